@@ -1,4 +1,60 @@
+// Bounds as data: expression trees in JSON over named quantities, evaluated rounded up by this one interpreter.
+//
+// A file oracle/bounds/<operator>.json holds for every output the theorem's name, its kind and the tree. Leaves are
+// numbers and names; inner nodes are arrays ["op", ...]:
+//   ["+", a, b, ...]  ["*", a, b, ...]  ["/", a, b]  ["max", a, ...]  ["min", a, ...]  ["log", a]
+//   ["sum", a]       sum over the row
+//   ["rel", K]        (1+u)^K - 1 in the accumulator's u, as expm1(K u)
+//   ["rel", K, v]     the same with another unit roundoff
+// All values are non-negative. "let": [[name, tree], ...] names sub-expressions. Names:
+//   contract  u, eta (smallest subnormal of the accumulator, the smallest normal under flush-to-zero), u_out, eta_out, c_e,
+//             c_l, c_x, shift (1, or 0 with a compensated shift), reciprocal (0 or 1), h (height of the summation tree over
+//             n-1 terms), h_n (over n terms), n
+//   operator  the signature's scalars and arrays, and `exact` = |exact value| of the entry
+// The bound is absolute, per entry, for the value in the accumulator; the store to a narrower format is added by the
+// oracle. A "divisor" must be a lower bound; only constants and n are used as such.
 #pragma once
+
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
-namespace sumzero { struct EmbeddedBound { std::string name, text; }; const std::vector<EmbeddedBound>& embedded_bounds(); }
+
+#include "reference/operator.hpp"
+
+namespace sumzero {
+
+struct EmbeddedBound {
+  std::string name, text;
+};
+/// The bound files, compiled in.
+const std::vector<EmbeddedBound>& embedded_bounds();
+
+/// Bound of one output of one operator, for one contract and format.
+class Bound {
+ public:
+  Bound();
+  Bound(Bound&&) noexcept;
+  Bound& operator=(Bound&&) noexcept;
+  ~Bound();
+
+  std::string theorem, kind, file;
+  bool has_sum_bound() const;  ///< is there a sharper bound for the sum of a row?
+
+  /// Writes the bound of every entry. `exact` holds |exact| rounded up; all arrays have `n` entries, or one for a
+  /// per-row output. Scalars and arrays are the row's quantities in signature order.
+  void evaluate(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
+                const std::vector<double>& exact, std::vector<double>& result) const;
+  /// Bound of |sum of the row|; `total` is the sum of |exact| rounded up.
+  double evaluate_sum(std::size_t n, const std::vector<double>& scalars, double total) const;
+
+ private:
+  friend Bound find_bound(const Signature&, int, const Contract&, Format);
+  struct Program;
+  std::unique_ptr<Program> program_;
+};
+
+/// The bound of output `output` under a contract. Throws std::logic_error when no file has one.
+Bound find_bound(const Signature& signature, int output, const Contract& contract, Format storage);
+
+}  // namespace sumzero

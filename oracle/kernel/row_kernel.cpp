@@ -46,7 +46,7 @@ class RowRunner {
       : function_(function), call_(call), signature_(call.signature), classes_(call.input.extents[1]) {
     attributes_ = attribute_values(signature_, call.input);
     reduction_ = reduction_of(signature_, attributes_);
-    if (reduction_ == Reduction::mean) denominator_ = mean_denominator<double>(signature_, call.input, attributes_);
+    if (reduction_ == Reduction::mean) denominator_ = mean_denominator<long double>(signature_, call.input, attributes_);
     for (std::size_t i = 0; i < signature_.inputs.size(); ++i) {
       const auto found = call.input.inputs.find(signature_.inputs[i].name);
       inputs_[i] = found == call.input.inputs.end() ? nullptr : &found->second;
@@ -144,7 +144,7 @@ class RowRunner {
 
   double factor(double upstream) const {
     if (reduction_ != Reduction::mean) return upstream;
-    return denominator_ > 0 ? upstream / denominator_ : over_nothing();
+    return denominator_ > 0 ? static_cast<double>(upstream / denominator_) : over_nothing();
   }
   double over_nothing() const {
     const int policy = signature_.attribute("all_ignored_policy");
@@ -155,7 +155,7 @@ class RowRunner {
     for (std::size_t i = 0; i < signature_.outputs.size(); ++i) {
       if (signature_.outputs[i].shape != Shape::reduced || !offered_[i]) continue;
       double total = pairwise_sum(losses_.data(), losses_.size());
-      if (reduction_ == Reduction::mean) total = denominator_ > 0 ? total / denominator_ : over_nothing();
+      if (reduction_ == Reduction::mean) total = denominator_ > 0 ? static_cast<double>(total / denominator_) : over_nothing();
       call_.outputs[i].set(0, total);
     }
   }
@@ -166,7 +166,7 @@ class RowRunner {
   std::int64_t classes_;
   std::vector<double> attributes_;
   Reduction reduction_;
-  double denominator_ = 1;
+  long double denominator_ = 1;  // weights are summed with 64 significand bits: no error that a bound must count
   std::array<const Tensor*, max_inputs> inputs_{};
   std::array<bool, max_outputs> offered_{};
   std::vector<double> losses_;  // rows of a reducing case

@@ -34,10 +34,11 @@ struct CrossEntropy {
                     masked_policy_attribute(),
                     all_ignored_policy_attribute()};
     s.quantities = tail_scalars();
-    // factor, smoothing = a, weight = w_t, weight_sum = W, loss = the row's loss
-    s.quantities.insert(s.quantities.end(), {"factor", "smoothing", "weight", "weight_sum"});
+    // smoothing = a, smoothed = (a > 0), weight = w_t, weight_sum = W
+    s.quantities.insert(s.quantities.end(), {"factor", "smoothing", "smoothed", "weight", "weight_sum"});
     s.arrays = tail_arrays();
-    s.arrays.insert(s.arrays.end(), {"hard", "class_weight"});  // hard = |D2_j|
+    // |D2_j| at the target and 0 elsewhere; p_j elsewhere and 0 at the target; w_j
+    s.arrays.insert(s.arrays.end(), {"hard_target", "hard_others", "class_weight"});
     return s;
   }
 
@@ -90,11 +91,13 @@ struct CrossEntropy {
     tail_quantities(state, problem);
     problem.scalar(4, magnitude_upper(problem.factor));
     problem.scalar(5, a);
-    problem.scalar(6, w(t));
-    problem.scalar(7, magnitude_upper(weight_sum));
+    problem.scalar(6, a > 0);
+    problem.scalar(7, w(t));
+    problem.scalar(8, magnitude_upper(weight_sum));
     for (std::size_t j = 0; j < n; ++j) {
-      problem.array(2)[j] = magnitude_upper(hard[j]);
-      problem.array(3)[j] = w(j);
+      problem.array(2)[j] = j == t ? magnitude_upper(hard[j]) : 0;
+      problem.array(3)[j] = j == t ? 0 : magnitude_upper(hard[j]);
+      problem.array(4)[j] = w(j);
     }
   }
 

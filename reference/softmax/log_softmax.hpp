@@ -21,11 +21,11 @@ struct LogSoftmax {
                  {"gx", Shape::row, Element::storage, zero_sum | ties | shift_invariant | linear_upstream, 0}};
     s.attributes = {inf_policy_attribute(), masked_policy_attribute()};
     s.quantities = tail_scalars();
-    // g_others = sum over j != k of |g_j|, g_total = sum |g_j|, target_part = |g_k| r/s, p_max = p_k
+    // g_others = sum over j != k of |g_j|, g_total = sum |g_j|
     s.quantities.insert(s.quantities.end(), {"g_others", "g_total"});
     s.arrays = tail_arrays();
-    // keep: weight of the entry's own upstream in its gradient, r/s at k and 1 elsewhere, times |g_j|;
-    // give: the sum that p_j multiplies, g_others at k and g_total elsewhere.
+    // keep: |g_k| r/s at k, 0 elsewhere (where g_j enters without an error);
+    // give: magnitude of the sum that p_j multiplies, g_others at k and g_total elsewhere.
     s.arrays.insert(s.arrays.end(), {"keep", "give"});
     return s;
   }
@@ -90,7 +90,7 @@ struct LogSoftmax {
     std::vector<double>& keep = problem.array(2);
     std::vector<double>& give = problem.array(3);
     for (std::size_t j = 0; j < problem.n; ++j) {
-      keep[j] = std::fabs(g(j));
+      keep[j] = 0;
       give[j] = total;
     }
     const double tail_share = std::min(1.0, magnitude_upper(state.r / state.s));

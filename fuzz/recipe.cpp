@@ -1,0 +1,429 @@
+#include "fuzz/recipe.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace sumzero {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// SplitMix64 with the few distributions that cases need; the same numbers on every platform.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 0x1234567u) {}
+  std::uint64_t bits() {
+    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
+  double uniform(double low, double high) { return low + (high - low) * uniform(); }
+  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(n)); }
+  double normal() {
+    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+    return radius * std::cos(6.283185307179586 * uniform());
+  }
+  bool chance(double p) { return uniform() < p; }
+
+ private:
+  std::uint64_t state_;
+};
+
+/// Precision thresholds where Softmax Collapse sets in for the accumulator: p ln 2.
+double collapse_gap(Format storage) { return traits(accumulator_of(storage)).precision * 0.6931471805599453; }
+/// Gap beyond which exp underflows to zero in the accumulator.
+double underflow_gap(Format storage) { return accumulator_of(storage) == Format::f64 ? 745.2 : 103.98; }
+double largest_offset_exponent(Format storage) {
+  switch (storage) {
+    case Format::f64: return 60;
+    case Format::f16: return 14;
+    default: return 40;
+  }
+}
+
+struct Logits {
+  const Recipe& recipe;
+  Format storage;
+  Random& random;
+
+  std::size_t place(std::size_t n) const {
+    switch (recipe.position) {
+      case 0: return 0;
+      case 1: return n / 2;
+      case 2: return n - 1;
+      default: return static_cast<std::size_t>(random.below(static_cast<std::int64_t>(n)));
+    }
+  }
+  double sigma() const { return std::ldexp(1.0, recipe.spread - 4); }  // 1/16 .. 2^6
+
+  void gaussian(std::vector<double>& x) const {
+    for (double& v : x) v = sigma() * random.normal();
+  }
+
+  std::vector<double> row(std::size_t n) const {
+    const std::string& s = recipe.stratum;
+    std::vector<double> x(n);
+    const double step = recipe.gap / 64.0;  // 0..1
+    const double limit = underflow_gap(storage) + 6;
+    if (s == "peak") {
+      // One leader over a flat, Gaussian or staircase tail; the lead sweeps the whole range of exp.
+      const double lead = recipe.variant % 4 == 3 ? random.uniform(0, limit) : step * limit;
+      for (std::size_t j = 0; j < n; ++j)
+        x[j] = recipe.variant % 4 == 1 ? 0.25 * random.normal()
+               : recipe.variant % 4 == 2 ? -static_cast<double>(j % 32)
+                                         : 0.0;
+      x[place(n)] = *std::max_element(x.begin(), x.end()) + lead;
+    } else if (s == "collapse") {
+      // Within one unit of the gap at which a textbook gradient vanishes: p ln 2, and p ln 2 + ln(n-1).
+      const double base = collapse_gap(storage) + (recipe.variant % 2 ? std::log(std::max<double>(1, static_cast<double>(n) - 1)) : 0.0);
+      const double stored = traits(storage).precision * 0.6931471805599453 + (recipe.variant % 2 ? std::log(std::max<double>(1, static_cast<double>(n) - 1)) : 0.0);
+      for (double& v : x) v = recipe.variant % 3 ? 0.0 : -0.01 * random.uniform();
+      x[place(n)] = (recipe.variant & 4 ? stored : base) + 2 * step - 1;
+    } else if (s == "underflow") {
+      // Tail terms around the smallest normal and the smallest subnormal of exp.
+      const double normal = accumulator_of(storage) == Format::f64 ? 708.4 : 87.34;
+      for (double& v : x) v = -random.uniform(normal - 2, underflow_gap(storage) + 2);
+      x[place(n)] = 0;
+    } else if (s == "ties") {
+      const double value = recipe.variant % 3 == 0 ? 0.0 : sigma() * random.normal();
+      for (double& v : x) v = value;
+      if (recipe.variant % 3 == 2)  // several maxima over a tail
+        for (double& v : x) v = random.chance(0.5) ? value : value - 1 - std::floor(random.uniform(0, 8));
+    } else if (s == "long") {
+      const double value = sigma() * random.normal();
+      for (double& v : x) v = value + (recipe.variant % 2 ? 0.001 * random.normal() : 0.0);
+    } else if (s == "ramp") {
+      for (std::size_t j = 0; j < n; ++j)
+        x[j] = static_cast<double>(recipe.variant % 2 ? j : n - j) * 64 / static_cast<double>(n) * (0.25 + step);
+    } else {
+      gaussian(x);
+      if (n > 1 && recipe.gap > 0) x[place(n)] += step * 20;
+    }
+    if (s == "shift" || recipe.offset > 0) {
+      const double exponent = std::min<double>(recipe.offset, largest_offset_exponent(storage));
+      const double c = std::ldexp(1 + random.uniform(), static_cast<int>(exponent)) * (random.chance(0.5) ? 1 : -1);
+      for (double& v : x) v += c;
+    }
+    if (s == "special") {
+      const int kind = recipe.variant % 8;
+      const auto put = [&](double value) { x[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(n)))] = value; };
+      if (kind == 0) put(std::nan(""));
+      if (kind == 1) put(infinity);
+      if (kind == 2) put(-infinity);
+      if (kind == 3) std::fill(x.begin(), x.end(), -infinity);
+      if (kind == 4) for (double& v : x) if (random.chance(0.5)) v = -infinity;
+      if (kind == 5) put(infinity), put(-infinity);
+      if (kind == 6) put(infinity), put(std::nan(""));
+      if (kind == 7) put(0x1p-149), put(-0.0);
+    }
+    const double largest = largest_finite(storage);
+    for (double& v : x)
+      if (std::isfinite(v)) v = round_to(storage, std::clamp(v, -largest, largest));
+    return x;
+  }
+};
+
+bool has(const Signature& signature, Role role) { return signature.input_with(role) >= 0; }
+
+/// Puts a row-major tensor into another storage order; the logical contents stay.
+Tensor with_layout(const Tensor& tensor, int layout) {
+  if (tensor.shape.size() != 2 || layout == 0) return tensor;
+  Tensor result = tensor;
+  const std::int64_t rows = tensor.shape[0], classes = tensor.shape[1], width = tensor.width();
+  std::int64_t storage = rows * classes;
+  switch (layout) {
+    case 1: result.strides = {classes + 3, 1}; storage = rows * (classes + 3); break;
+    case 2: result.strides = {1, rows}; break;
+    case 3: result.offset = 5; storage += 5; break;
+    case 4: result.strides = {0, 1}; storage = classes; break;
+    default: result.strides = {classes, -1}; result.offset = classes - 1; break;
+  }
+  // Gaps hold a poison that a kernel which ignores strides would pick up.
+  result.bytes.assign(static_cast<std::size_t>(storage * width), std::byte{0x7b});
+  for (std::int64_t i = 0; i < rows * classes; ++i) result.set(i, tensor.get(i));
+  return result;
+}
+
+double upstream_value(int kind, std::size_t j, std::size_t hot, Random& random) {
+  switch (kind) {
+    case 0: return 1;
+    case 1: return random.normal();
+    case 2: return j == hot ? -1 : 0;
+    case 3: return std::ldexp(random.normal(), static_cast<int>(random.below(21)) - 10);
+    case 4: return -0.375;
+    default: return random.uniform(-1, 1);
+  }
+}
+
+void choose_attributes(const Recipe& recipe, const Signature& signature, Format storage, Random& random, Case& result) {
+  const Format compute = accumulator_of(storage);
+  for (const AttributeSpec& spec : signature.attributes) {
+    double value = spec.default_value;
+    if (!spec.choices.empty()) {
+      // Policies keep their default outside the stratum that is about them.
+      const bool policy = spec.name.ends_with("_policy");
+      if (policy && recipe.stratum != "special" && recipe.stratum != "mask" && recipe.stratum != "label") continue;
+      value = policy && recipe.attributes % 3 != 2 ? spec.default_value
+                                                    : static_cast<double>(random.below(static_cast<std::int64_t>(spec.choices.size())));
+    } else if (spec.name == "T") {
+      static constexpr double ordinary[] = {1, 1, 2, 4, 0.5, 3, 0.7};
+      static constexpr double extreme[] = {20, 0.05, 1000, 0x1p-10, 7.3, 65536};
+      value = recipe.stratum == "temperature" ? extreme[recipe.attributes % 6] : ordinary[recipe.attributes % 7];
+    } else if (spec.name == "beta") {
+      static constexpr double choices[] = {0.5, 0.5, 0.1, 0.9, 0.25, 0x1p-10, 1 - 0x1p-10};
+      value = choices[(recipe.attributes / 2) % 7];
+    } else if (spec.name == "scale") {
+      static constexpr double ordinary[] = {1, 0.125, 2, 0.3, 0.7071067811865476};
+      value = recipe.stratum == "scale" ? std::exp2(random.uniform(-20, 20)) : ordinary[recipe.attributes % 5];
+    } else if (spec.name == "label_smoothing") {
+      static constexpr double choices[] = {0, 0.1, 0.25, 0.01, 1, 0.9};
+      value = recipe.stratum == "smoothing" ? choices[1 + recipe.attributes % 5] : recipe.attributes % 4 == 3 ? 0.1 : 0;
+    } else if (spec.name == "ignore_index") {
+      static constexpr double choices[] = {-100, 0, -1};
+      value = recipe.stratum == "label" ? choices[recipe.attributes % 3] : -100;
+    }
+    if (spec.choices.empty() && spec.name != "ignore_index") value = round_to(compute, value);
+    if (value != spec.default_value) result.attributes[spec.name] = value;
+  }
+}
+
+/// Student logits near the teacher's: equal, shifted, or perturbed by 2^-closeness.
+std::vector<double> near(const std::vector<double>& teacher, const Recipe& recipe, Format storage, Random& random) {
+  std::vector<double> student = teacher;
+  if (recipe.stratum == "equal") {
+    if (recipe.variant % 3 == 1)
+      for (double& v : student) v = round_to(storage, v + 0.5 * (1 << (recipe.variant % 4)));
+    return student;
+  }
+  for (double& v : student) v = round_to(storage, v + std::ldexp(random.normal(), -recipe.closeness));
+  return student;
+}
+
+}  // namespace
+
+std::vector<std::string> strata_of(const Signature& signature) {
+  if (has(signature, Role::state_maximum)) return {"merge", "merge_empty", "special"};
+  std::vector<std::string> strata = {"plain", "peak", "collapse", "underflow", "ties", "long", "ramp", "shift",
+                                     "dimension", "special", "layout", "upstream"};
+  if (has(signature, Role::teacher_logits)) strata.insert(strata.end(), {"near", "equal", "temperature", "one_hot_teacher"});
+  if (has(signature, Role::label)) strata.insert(strata.end(), {"label", "smoothing", "weights"});
+  if (has(signature, Role::probabilities)) strata.insert(strata.end(), {"targets", "weights"});
+  if (has(signature, Role::mask)) strata.push_back("mask");
+  if (signature.attribute("scale") >= 0) strata.push_back("scale");
+  return strata;
+}
+
+Case expand(const Recipe& recipe, const Signature& signature, Format storage) {
+  Random random(recipe.seed);
+  Case result;
+  result.op = signature.name;
+  result.storage = storage;
+  std::int64_t rows = std::max(1, recipe.rows), classes = std::max(1, recipe.classes);
+  if (has(signature, Role::state_maximum)) classes = 1;
+  result.extents = {rows, classes};
+  choose_attributes(recipe, signature, storage, random, result);
+  const std::vector<double> attributes = attribute_values(signature, result);
+  const Reduction reduction = reduction_of(signature, attributes);
+  const auto n = static_cast<std::size_t>(classes);
+  const Logits logits{recipe, storage, random};
+  const auto row_of = [&](Tensor& tensor, std::int64_t row, const std::vector<double>& values) {
+    for (std::size_t j = 0; j < n; ++j) tensor.set(row * classes + static_cast<std::int64_t>(j), values[j]);
+  };
+  const bool broadcast = recipe.stratum == "layout" && recipe.layout == 4;
+  std::vector<std::vector<double>> logit_rows;
+  for (std::int64_t row = 0; row < rows; ++row)
+    logit_rows.push_back(broadcast && row > 0 ? logit_rows[0] : logits.row(n));
+  std::vector<std::vector<double>> teacher_rows = logit_rows;
+
+  const bool sparse_weights = recipe.options & 1;
+  for (const InputSpec& spec : signature.inputs) {
+    Tensor tensor = Tensor::contiguous(element_format(spec.element, storage), tensor_shape(spec.shape, result, reduction));
+    const std::int64_t count = tensor.elements();
+    switch (spec.role) {
+      case Role::logits:
+        for (std::int64_t row = 0; row < rows; ++row) {
+          auto values = logit_rows[static_cast<std::size_t>(row)];
+          if (has(signature, Role::teacher_logits)) {
+            if (recipe.stratum == "near" || recipe.stratum == "equal" || recipe.stratum == "layout" || recipe.stratum == "upstream" ||
+                recipe.stratum == "shift" || recipe.stratum == "long")
+              values = near(values, recipe, storage, random);
+            else if (recipe.stratum != "special" || recipe.variant % 2)
+              for (double& v : values) v = std::isfinite(v) ? round_to(storage, logits.sigma() * random.normal()) : v;
+          }
+          if (broadcast && row > 0)
+            for (std::int64_t j = 0; j < classes; ++j) values[static_cast<std::size_t>(j)] = tensor.get(j);
+          row_of(tensor, row, values);
+        }
+        break;
+      case Role::teacher_logits:
+        for (std::int64_t row = 0; row < rows; ++row) {
+          auto values = teacher_rows[static_cast<std::size_t>(row)];
+          if (recipe.stratum == "one_hot_teacher") {
+            std::fill(values.begin(), values.end(), recipe.variant % 2 ? -infinity : -120.0);
+            values[logits.place(n)] = 0;
+          }
+          row_of(tensor, row, values);
+        }
+        break;
+      case Role::bias:
+        if (!(recipe.options & 2)) continue;
+        for (std::int64_t i = 0; i < count; ++i)
+          tensor.set(i, recipe.stratum == "mask" && random.chance(0.4) ? (recipe.variant % 2 ? -infinity : -1e4) : random.normal());
+        break;
+      case Role::mask:
+        if (recipe.stratum != "mask" && !(recipe.options & 4)) continue;
+        for (std::int64_t i = 0; i < count; ++i) {
+          const std::int64_t j = i % classes;
+          const bool keep = recipe.variant % 5 == 0   ? random.chance(0.5)
+                            : recipe.variant % 5 == 1 ? j <= i / classes  // causal
+                            : recipe.variant % 5 == 2 ? j == classes / 2  // one live key
+                            : recipe.variant % 5 == 3 ? j >= classes / 3  // prefix masked
+                                                      : recipe.stratum != "mask" || i / classes % 2 == 0;
+          tensor.set(i, keep);
+        }
+        break;
+      case Role::label: {
+        const int ignore = signature.attribute("ignore_index");
+        for (std::int64_t row = 0; row < rows; ++row) {
+          const auto& x = logit_rows[static_cast<std::size_t>(row)];
+          std::vector<std::size_t> order(n);
+          for (std::size_t j = 0; j < n; ++j) order[j] = j;
+          const int rank = recipe.options / 8 % 4;
+          std::int64_t label = random.below(classes);
+          if (rank < 2) {
+            // The target is the maximum or the runner-up.
+            std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return x[a] > x[b]; });
+            label = static_cast<std::int64_t>(order[std::min<std::size_t>(static_cast<std::size_t>(rank), n - 1)]);
+          }
+          const bool ignored = recipe.stratum == "label" && (recipe.variant % 4 == 0 ? true : random.chance(0.4));
+          const auto ignore_value = static_cast<std::int64_t>(attributes[static_cast<std::size_t>(ignore)]);
+          const bool spare_first = recipe.variant % 4 != 0 && row == 0;
+          if (ignored && !spare_first) label = ignore_value;
+          else if (label == ignore_value) label = classes > 1 ? (label + 1) % classes : label;
+          tensor.set(row, static_cast<double>(label));
+        }
+        break;
+      }
+      case Role::probabilities:
+        for (std::int64_t row = 0; row < rows; ++row) {
+          double total = 0;
+          std::vector<double> q(n);
+          const std::size_t hot = logits.place(n);
+          for (std::size_t j = 0; j < n; ++j) {
+            q[j] = recipe.stratum == "targets" && recipe.variant % 4 == 0 ? (j == hot) : std::exp(random.normal());
+            if (recipe.stratum == "targets" && recipe.variant % 4 == 1 && random.chance(0.5)) q[j] = 0;
+            total += q[j];
+          }
+          if (total == 0) q[hot] = total = 1;
+          const double mass = recipe.stratum == "targets" && recipe.variant % 4 == 2 ? 1.01 : 1.0;
+          for (std::size_t j = 0; j < n; ++j) q[j] = round_to(storage, q[j] / total * mass);
+          row_of(tensor, row, q);
+        }
+        break;
+      case Role::weights:
+        if (recipe.stratum != "weights" && !(recipe.options & 2)) continue;
+        for (std::int64_t i = 0; i < count; ++i) tensor.set(i, sparse_weights && count > 1 && i == 0 ? 0.5 : std::exp2(random.uniform(-4, 4)));
+        break;
+      case Role::upstream: {
+        const std::int64_t per_row = spec.shape == Shape::row ? classes : 1;
+        for (std::int64_t i = 0; i < count; ++i) {
+          const std::int64_t row = i / per_row;
+          double value = upstream_value(recipe.upstream, static_cast<std::size_t>(i % per_row),
+                                        logits.place(static_cast<std::size_t>(per_row)), random);
+          if (recipe.upstream == 5 && row == 0 && rows > 1) value = 0;
+          // A dead entry gets no upstream: what it should do there is policy, not accuracy.
+          const auto& x = logit_rows[static_cast<std::size_t>(std::min(row, rows - 1))];
+          if (spec.shape == Shape::row && !(x[static_cast<std::size_t>(i % per_row)] > -infinity)) value = 0;
+          tensor.set(i, value);
+        }
+        break;
+      }
+      case Role::state_maximum:
+        for (std::int64_t i = 0; i < count; ++i)
+          tensor.set(i, (random.chance(0.5) ? 1 : -1) * (recipe.variant % 4 == 0 ? 0 : recipe.gap / 64.0 * underflow_gap(storage) * random.uniform()) +
+                            logits.sigma() * random.normal());
+        if (recipe.stratum == "special") tensor.set(random.below(count), recipe.variant % 2 ? infinity : std::nan(""));
+        break;
+      case Role::state_tail:
+        for (std::int64_t i = 0; i < count; ++i)
+          tensor.set(i, recipe.variant % 3 == 0 ? 0 : std::exp2(recipe.variant % 3 == 1 ? random.uniform(-140, 10) : random.uniform(0, 20)));
+        break;
+      case Role::state_empty:
+        for (std::int64_t i = 0; i < count; ++i) tensor.set(i, recipe.stratum == "merge_empty" && random.chance(0.5));
+        break;
+    }
+    if (recipe.stratum == "layout" && (spec.role == Role::logits || spec.role == Role::teacher_logits || spec.role == Role::upstream)) {
+      if (recipe.layout == 4 && spec.shape == Shape::row)
+        for (std::int64_t i = classes; i < count; ++i) tensor.set(i, tensor.get(i % classes));
+      tensor = with_layout(tensor, recipe.layout);
+    }
+    result.inputs[spec.name] = std::move(tensor);
+  }
+  // The identity state of a merge: m = -inf, r = 0.
+  for (const char* side : {"1", "2"}) {
+    const auto flag = result.inputs.find(std::string("e") + side);
+    if (flag == result.inputs.end() || !has(signature, Role::state_empty)) continue;
+    for (std::int64_t i = 0; i < flag->second.elements(); ++i)
+      if (flag->second.get(i) != 0) {
+        result.inputs.at(std::string("m") + side).set(i, -infinity);
+        result.inputs.at(std::string("r") + side).set(i, 0);
+      }
+  }
+  return result;
+}
+
+std::vector<std::string> required_classes(const Signature& signature) {
+  std::vector<std::string> classes;
+  for (const std::string& stratum : strata_of(signature)) classes.push_back("stratum:" + stratum);
+  if (has(signature, Role::state_maximum)) return classes;
+  classes.insert(classes.end(), {"maximum:first", "maximum:middle", "maximum:last", "gap:below collapse", "gap:above collapse",
+                                 "gap:beyond underflow", "classes:1", "classes:2", "classes:above 512"});
+  if (has(signature, Role::label)) classes.insert(classes.end(), {"target:maximum", "target:other", "target:ignored"});
+  if (signature.reduces()) classes.insert(classes.end(), {"reduction:none", "reduction:sum", "reduction:mean"});
+  return classes;
+}
+
+std::vector<std::string> classes_of(const Recipe& recipe, const Signature& signature, const Case& input) {
+  std::vector<std::string> classes = {"stratum:" + recipe.stratum};
+  if (has(signature, Role::state_maximum)) return classes;
+  const std::int64_t n = input.extents[1];
+  const auto add = [&](std::string name) {
+    if (std::find(classes.begin(), classes.end(), name) == classes.end()) classes.push_back(std::move(name));
+  };
+  if (n <= 2) add("classes:" + std::to_string(n));
+  if (n > 512) add("classes:above 512");
+  const auto& spec = signature.inputs[static_cast<std::size_t>(signature.input_with(Role::logits))];
+  const Tensor& x = input.inputs.at(spec.name);
+  const std::vector<double> attributes = attribute_values(signature, input);
+  for (std::int64_t row = 0; row < input.extents[0]; ++row) {
+    double first = -infinity, second = -infinity;
+    std::int64_t k = 0;
+    bool finite = true;
+    for (std::int64_t j = 0; j < n; ++j) {
+      const double v = x.get(row * n + j);
+      finite = finite && std::isfinite(v);
+      if (v > first) second = first, first = v, k = j;
+      else if (v > second) second = v;
+    }
+    if (has(signature, Role::label)) {
+      const std::int64_t label = label_of(signature, input, row);
+      if (!row_is_kept(signature, attributes, label)) add("target:ignored");
+      else add(label == k ? "target:maximum" : "target:other");
+    }
+    if (!finite || n < 2) continue;
+    if (n > 2) add(k == 0 ? "maximum:first" : k == n - 1 ? "maximum:last" : "maximum:middle");
+    const double gap = first - second;
+    add(gap < collapse_gap(input.storage) ? "gap:below collapse" : "gap:above collapse");
+    if (gap > underflow_gap(input.storage)) add("gap:beyond underflow");
+  }
+  if (signature.reduces()) {
+    static constexpr const char* names[] = {"reduction:none", "reduction:sum", "reduction:mean"};
+    add(names[static_cast<int>(reduction_of(signature, attributes))]);
+  }
+  return classes;
+}
+
+}  // namespace sumzero

@@ -1,0 +1,577 @@
+#include "oracle/judge.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "oracle/ulp.hpp"
+#include "reference/number/working_precision.hpp"
+
+namespace sumzero {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double known_fraction = 0x1p-10;  // of an ulp, or of the smallest subnormal
+constexpr int escalation_bits[] = {128, 256, 512, 1024, 2048};
+constexpr int enclosure_bits[] = {96, 192, 384, 768, 1536, 3072, 6144, 12288, 16384};
+
+double radius_upper(const Ball& a) { return a.rad; }
+
+/// Sum of doubles with an error far below any index that is reported: two-sum into a pair.
+struct PairSum {
+  double high = 0, low = 0;
+  void add(double x) {
+    const double sum = high + x, part = sum - high;
+    low += (high - (sum - part)) + (x - part);
+    high = sum;
+  }
+  double value() const { return high + low; }
+};
+
+/// What one pass over the entries of a row found.
+struct Scan {
+  double ulp = -1, ratio = -1, signed_sum = 0, total = 0, bound_total = 0;
+  std::int64_t ulp_index = 0, ratio_index = 0;
+  std::int64_t special = -1, overflow = -1, exceeded = -1, nonzero = -1;  // first offending entry, or -1
+  double exceeded_ratio = 0;
+  PairSum sum;
+  bool known = true, all_finite = true, any_value = false;
+};
+
+/// An entry that is not a finite number on both sides.
+template <class N>
+void scan_special(Format format, double computed, const N& exact, std::int64_t j, Scan& scan) {
+  scan.all_finite = false;
+  if (is_special(exact)) {
+    const double wanted = midpoint_hint(exact);
+    const bool matches = std::isnan(wanted) ? std::isnan(computed) : computed == wanted;
+    if (!matches && scan.special < 0) scan.special = j;
+    return;
+  }
+  if (!(radius_upper(exact) < infinity)) {
+    scan.known = false;
+  } else if (std::isnan(computed)) {
+    if (scan.special < 0) scan.special = j;
+  } else if (rounds_to_infinity(format, magnitude_lower(exact)) && (midpoint_hint(exact) > 0) == (computed > 0)) {
+    scan.any_value = true;  // the correctly rounded result
+  } else if (rounds_to_infinity(format, magnitude_upper(exact))) {
+    scan.known = false;
+  } else if (scan.overflow < 0) {
+    scan.overflow = j;
+  }
+}
+
+/// Entry by entry; `bound` already contains the store.
+template <class N>
+void scan_entry(Format format, double computed, const N& exact, double bound, std::int64_t j, double subnormal, Scan& scan) {
+  if (is_special(exact) || !std::isfinite(computed)) return scan_special(format, computed, exact, j, scan);
+  const double low = magnitude_lower(exact), high = magnitude_upper(exact);
+  const double radius = radius_upper(exact);
+  const double spacing_low = gap(format, low), spacing_high = gap(format, high);
+  const bool tiny = high <= known_fraction * subnormal;
+  scan.known = scan.known && (tiny || radius <= known_fraction * spacing_low);
+  const N difference = N(computed) - exact;
+  const double error_low = magnitude_lower(difference), error_high = magnitude_upper(difference);
+  const double ulp = error_high / spacing_low;
+  if (ulp > scan.ulp) scan.ulp = ulp, scan.ulp_index = j;
+  const double ratio = error_high == 0 ? 0 : error_high / bound;
+  if (ratio > scan.ratio) scan.ratio = ratio, scan.ratio_index = j;
+  if (error_low > bound) {
+    const double excess = error_low / bound;
+    if (excess > scan.exceeded_ratio) scan.exceeded_ratio = excess, scan.exceeded = j;
+  } else if (error_high > bound && !tiny) {
+    scan.known = false;
+  }
+  scan.signed_sum += midpoint_hint(difference) / spacing_high;
+  scan.total += high;
+  scan.bound_total += bound;
+  scan.sum.add(computed);
+  scan.any_value = scan.any_value || high > 0;
+  if (computed != 0 && tiny && scan.nonzero < 0) scan.nonzero = j;
+}
+
+/// The Ball form of the same, branch-light: it runs over every entry of a campaign. The gap is the spacing just below
+/// |mid| - rad, a power of two read off the exponent; that can only overstate the error.
+void scan_entry(Format format, double computed, const Ball& exact, double bound, std::int64_t j, double subnormal,
+                double inverse_precision, Scan& scan) {
+  const double difference = computed - exact.mid;
+  const double error_high = (std::fabs(difference) + exact.rad) * (1 + 0x1p-50);
+  if (!(error_high < infinity)) [[unlikely]] {
+    if (std::isfinite(computed) && !is_special(exact)) scan.known = false, scan.all_finite = false;
+    else scan_special(format, computed, exact, j, scan);
+    return;
+  }
+  const double low = std::fabs(exact.mid) * (1 - 0x1p-52) - exact.rad;
+  const double binade = std::bit_cast<double>(std::bit_cast<std::uint64_t>(low > 0 ? low : 0.0) & 0x7ff0000000000000u);
+  double spacing = binade * inverse_precision;
+  if (spacing < subnormal) spacing = subnormal;
+  const double ulp = error_high / spacing;
+  const bool tiny = std::fabs(exact.mid) + exact.rad <= known_fraction * subnormal;
+  if (!(exact.rad <= known_fraction * spacing) && !tiny) [[unlikely]] scan.known = false;
+  if (ulp > scan.ulp) scan.ulp = ulp, scan.ulp_index = j;
+  if (error_high > scan.ratio * bound) {
+    const double ratio = error_high / bound;
+    if (ratio > scan.ratio) scan.ratio = ratio, scan.ratio_index = j;
+    if (error_high > bound) {
+      const double error_low = (std::fabs(difference) - exact.rad) * (1 - 0x1p-50);
+      if (error_low > bound) {
+        if (error_low > scan.exceeded_ratio * bound) scan.exceeded_ratio = error_low / bound, scan.exceeded = j;
+      } else if (!tiny) {
+        scan.known = false;
+      }
+    }
+  }
+  scan.signed_sum += difference / spacing;
+  scan.total += std::fabs(exact.mid) + exact.rad;
+  scan.bound_total += bound;
+  scan.sum.add(computed);
+  scan.any_value |= exact.mid != 0;
+  if (computed != 0 && tiny && scan.nonzero < 0) [[unlikely]] scan.nonzero = j;
+}
+
+template <class N>
+Scan scan_row(Format format, const std::vector<double>& computed, const std::vector<N>& exact,
+              const std::vector<double>& bounds) {
+  Scan scan;
+  const double subnormal = is_floating(format) ? smallest_subnormal(format) : 1.0;
+  const double inverse_precision = power_of_two(1 - traits(format).precision);
+  for (std::size_t j = 0; j < exact.size(); ++j) {
+    if constexpr (std::is_same_v<N, Ball>)
+      scan_entry(format, computed[j], exact[j], bounds[j], static_cast<std::int64_t>(j), subnormal, inverse_precision, scan);
+    else
+      scan_entry(format, computed[j], exact[j], bounds[j], static_cast<std::int64_t>(j), subnormal, scan);
+  }
+  return scan;
+}
+
+void load_output(const Tensor& tensor, Shape shape, std::int64_t row, std::vector<double>& values) {
+  const RowAddress address = row_address(tensor, shape, row);
+  values.resize(static_cast<std::size_t>(address.count));
+  load_elements(address.first, tensor.format, address.stride, address.count, values.data());
+}
+
+template <class N>
+void magnitudes(const std::vector<N>& values, std::vector<double>& upper) {
+  upper.resize(values.size());
+  for (std::size_t j = 0; j < values.size(); ++j) upper[j] = is_special(values[j]) ? 0.0 : magnitude_upper(values[j]);
+}
+
+void take_maximum(double value, int output, std::int64_t row, IndexedMaximum& maximum) {
+  if (value > maximum.value) maximum = {value, output, row};
+}
+
+/// V of a row: |sum| over what correct rounding of every entry could leave.
+double gradient_sum_index_of(Format format, double sum, double total, std::size_t n) {
+  return std::fabs(sum) / (unit_roundoff(format) * total + 0.5 * (static_cast<double>(n) * smallest_subnormal(format)));
+}
+double sum_index_of(Format format, double sum, std::size_t n) {
+  return std::fabs(sum - 1) / (unit_roundoff(format) + 0.5 * (static_cast<double>(n) * smallest_subnormal(format)));
+}
+
+bool reducing(const CaseEvaluator& evaluator, const OutputSpec& spec) {
+  return spec.shape == Shape::reduced && evaluator.reduction() != Reduction::none;
+}
+
+/// Reduced loss: sum of the rows over the denominator, or a special constant.
+template <class N>
+class Total {
+ public:
+  void add(const N& loss) {
+    if (is_special(loss)) special_ = special_ + midpoint_hint(loss);  // inf + nan = nan
+    else sum_ = sum_ + loss;
+  }
+  N value(const CaseEvaluator& evaluator) const {
+    if (evaluator.reduction() == Reduction::mean && evaluator.mean_over_nothing()) return N(evaluator.loss_over_nothing());
+    if (special_ != 0) return N(special_);
+    return evaluator.reduction() == Reduction::mean ? sum_ / evaluator.denominator<N>() : sum_;
+  }
+
+ private:
+  N sum_{0.0};
+  double special_ = 0;
+};
+
+}  // namespace
+
+Judge::Judge(const OperatorReference& reference, const Kernel& kernel, Format storage)
+    : reference_(reference), contract_(kernel.contract(storage)), storage_(storage) {
+  const auto& outputs = signature().outputs;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    offered_[i] = kernel.offers(outputs[i].name);
+    formats_[i] = element_format(outputs[i].element, storage);
+    bounds_.push_back(find_bound(signature(), static_cast<int>(i), contract_, storage));
+  }
+}
+Judge::~Judge() = default;
+
+BoundUsed Judge::bound_used(int output) const {
+  const Bound& bound = bounds_[static_cast<std::size_t>(output)];
+  return {bound.kind, bound.theorem, bound.file};
+}
+
+/// Bound of the stored entry: the accumulator's bound, then up to two roundings, to the row's type and to the output.
+double Judge::store_bound(int output, double exact, double bound) const {
+  const Format out = format_of(output), row = accumulator_of(storage_);
+  if (!is_floating(out)) return bound;
+  for (const Format format : {row, out}) {
+    if (format != contract_.accumulator) bound = bound + unit_roundoff(format) * (exact + bound) + 0.5 * smallest_subnormal(format);
+    if (out == row) break;
+  }
+  return bound * (1 + 0x1p-50);
+}
+
+void Judge::entry_bounds(int output, std::size_t n, const std::vector<double>& scalars,
+                         const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
+                         std::vector<double>& bounds) const {
+  bounds_[static_cast<std::size_t>(output)].evaluate(n, scalars, arrays, exact, bounds);
+}
+
+template <class N>
+bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, std::int64_t row, RowValues<N>& values,
+                      CaseJudgement& result, bool last_tier, std::vector<double>& row_bounds) const {
+  thread_local std::vector<double> computed, exact, bounds;
+  std::array<Scan, max_outputs> scans;
+  std::array<double, max_outputs> sum_bounds{};
+  const std::size_t n = evaluator.classes();
+  const auto& specs = signature().outputs;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const int output = static_cast<int>(i);
+    if (!offered(output)) continue;
+    magnitudes(values.out[i], exact);
+    entry_bounds(output, n, values.scalars, values.arrays, exact, bounds);
+    if (reducing(evaluator, specs[i])) {
+      // The row's term, rounded to the row's type; the reduction is judged once for the case.
+      const Format type = accumulator_of(storage_);
+      row_bounds.push_back(bounds[0] + (type == contract_.accumulator ? 0 : unit_roundoff(type) * (exact[0] + bounds[0]) + smallest_subnormal(type)));
+      continue;
+    }
+    for (std::size_t j = 0; j < bounds.size(); ++j) bounds[j] = store_bound(output, exact[j], bounds[j]);
+    load_output(outputs[i], specs[i].shape, row, computed);
+    scans[i] = scan_row(format_of(output), computed, values.out[i], bounds);
+    if (!scans[i].known && !last_tier) return false;
+    sum_bounds[i] = scans[i].bound_total;
+    if (bounds_[i].has_sum_bound()) {
+      const double total = specs[i].marks & sums_to_one ? 1.0 : scans[i].total;
+      double sharper = bounds_[i].evaluate_sum(n, values.scalars, total);
+      sharper = store_bound(output, total, sharper) + static_cast<double>(n) * smallest_subnormal(format_of(output));
+      sum_bounds[i] = std::min(sum_bounds[i], sharper);
+    }
+  }
+
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const int output = static_cast<int>(i);
+    if (!offered(output) || reducing(evaluator, specs[i])) continue;
+    const Scan& scan = scans[i];
+    if (!scan.known) ++result.undecided_rows;
+    const Format format = format_of(output);
+    const auto found = [&](const char* property, const char* kind, Verdict verdict, std::int64_t index, double excess) {
+      result.findings.push_back({property, kind, verdict, output, row, index, excess});
+    };
+    if (!is_floating(format)) {
+      // A flag is right or wrong; distances mean nothing.
+      if (scan.ulp > 0 || scan.special >= 0) found("flag", "", Verdict::special_value, 0, infinity);
+      continue;
+    }
+    OutputRecord& record = result.outputs[i];
+    if (scan.ulp > record.ulp) record.ulp = scan.ulp, record.ulp_row = row, record.ulp_index = scan.ulp_index;
+    if (scan.ratio > record.ratio) record.ratio = scan.ratio, record.ratio_row = row, record.ratio_index = scan.ratio_index;
+    record.signed_ulp_sum += scan.signed_sum;
+    record.elements += values.out[i].size();
+    result.elements += values.out[i].size();
+    result.vacuous = result.vacuous && !scan.any_value;
+    if (scan.special >= 0) found("special values", "", Verdict::special_value, scan.special, infinity);
+    if (scan.overflow >= 0) found("finite", "overflow", Verdict::bound_exceeded, scan.overflow, infinity);
+    if (scan.nonzero >= 0) found("exact zero", "cancellation", Verdict::invariant_broken, scan.nonzero, infinity);
+    if (scan.exceeded >= 0) found("bound", "", Verdict::bound_exceeded, scan.exceeded, scan.exceeded_ratio);
+    if (!scan.all_finite) continue;
+    const std::uint32_t marks = specs[i].marks;
+    const double sum = scan.sum.value();
+    if (marks & zero_sum) {
+      const double v = gradient_sum_index_of(format, sum, scan.total, n);
+      const bool exactly_zero = scan.total <= static_cast<double>(n) * known_fraction * smallest_subnormal(format);
+      if (!exactly_zero) take_maximum(v, output, row, result.gradient_sum_index);
+      if (std::fabs(sum) > sum_bounds[i] && !exactly_zero)
+        found("gradient sum", v >= 0.25 / unit_roundoff(format) ? "collapse" : "", Verdict::invariant_broken, -1,
+              std::fabs(sum) / sum_bounds[i]);
+    }
+    if (marks & sums_to_one && scan.any_value) {
+      take_maximum(sum_index_of(format, sum, n), output, row, result.sum_index);
+      if (std::fabs(sum - 1) > sum_bounds[i])
+        found("probability sum", "", Verdict::invariant_broken, -1, std::fabs(sum - 1) / sum_bounds[i]);
+    }
+  }
+  return true;
+}
+
+template <class N>
+bool Judge::judge_reduced(CaseEvaluator& evaluator, const Tensor& output, int index, const N& total, double total_bound,
+                          CaseJudgement& result) const {
+  std::vector<N> exact{total};
+  std::vector<double> computed{output.get(0)}, upper;
+  magnitudes(exact, upper);
+  const double rows = static_cast<double>(evaluator.rows());
+  // Pairwise sum of the rows in double and one division, then the store.
+  double bound = total_bound * (1 + 0x1p-40) + upper[0] * (std::log2(rows) + 4) * 0x1p-53;
+  const Format out = format_of(index);
+  if (out != Format::f64) bound += unit_roundoff(out) * (upper[0] + bound) + 0.5 * smallest_subnormal(out);
+  const std::vector<double> bounds{bound};
+  const Scan scan = scan_row(out, computed, exact, bounds);
+  if (!scan.known) return false;
+  OutputRecord& record = result.outputs[static_cast<std::size_t>(index)];
+  record = {scan.ulp, scan.ratio, 0, 0, 0, 0, scan.signed_sum, 1};
+  ++result.elements;
+  const auto found = [&](const char* property, const char* kind, Verdict verdict, double excess) {
+    result.findings.push_back({property, kind, verdict, index, 0, 0, excess});
+  };
+  result.vacuous = result.vacuous && !scan.any_value;
+  if (scan.special >= 0) found("special values", "", Verdict::special_value, infinity);
+  if (scan.overflow >= 0) found("finite", "overflow", Verdict::bound_exceeded, infinity);
+  if (scan.nonzero >= 0) found("exact zero", "cancellation", Verdict::invariant_broken, infinity);
+  if (scan.exceeded >= 0) found("bound", "", Verdict::bound_exceeded, scan.exceeded_ratio);
+  return true;
+}
+
+template <class N>
+void Judge::judge_rows(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, CaseJudgement& result,
+                       bool escalate) const {
+  thread_local RowValues<N> values;
+  values.want_quantities = true;
+  const auto& specs = signature().outputs;
+  int reduced = -1;
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (reducing(evaluator, specs[i]) && offered(static_cast<int>(i))) reduced = static_cast<int>(i);
+  Total<N> total;
+  std::vector<double> row_bounds;
+  for (std::int64_t row = 0; row < evaluator.rows(); ++row) {
+    evaluator.row(row, values);
+    if (reduced >= 0) total.add(values.out[static_cast<std::size_t>(reduced)][0]);
+    const std::size_t bounds_before = row_bounds.size();
+    if (judge_row(evaluator, outputs, row, values, result, !escalate, row_bounds)) continue;
+    ++result.escalated_rows;
+    bool done = false;
+    std::vector<double> again;
+    for (const int bits : escalation_bits) {
+      const WorkingPrecision precision(bits);
+      RowValues<Arb> refined;
+      refined.want_quantities = true;
+      evaluator.row(row, refined);
+      again.clear();
+      done = judge_row(evaluator, outputs, row, refined, result, false, again);
+      if (done) break;
+    }
+    for (const int bits : {4096, 8192, 16384}) {
+      if (done) break;
+      const WorkingPrecision precision(bits);
+      RowValues<Enclosure> refined;
+      refined.want_quantities = true;
+      evaluator.row(row, refined);
+      again.clear();
+      done = judge_row(evaluator, outputs, row, refined, result, bits == 16384, again);
+    }
+    row_bounds.resize(bounds_before);
+    row_bounds.insert(row_bounds.end(), again.begin(), again.end());
+  }
+  if (reduced < 0) return;
+  double bound = 0;
+  for (const double row_bound : row_bounds) bound += row_bound;
+  bound *= 1 + 0x1p-40;
+  if (evaluator.reduction() == Reduction::mean && !evaluator.mean_over_nothing())
+    bound /= magnitude_lower(evaluator.denominator<Ball>());
+  const Tensor& tensor = outputs[static_cast<std::size_t>(reduced)];
+  if (judge_reduced(evaluator, tensor, reduced, total.value(evaluator), bound, result)) return;
+  for (const int bits : enclosure_bits) {
+    const WorkingPrecision precision(bits);
+    RowValues<Enclosure> refined;
+    Total<Enclosure> refined_total;
+    for (std::int64_t row = 0; row < evaluator.rows(); ++row) {
+      evaluator.row(row, refined);
+      refined_total.add(refined.out[static_cast<std::size_t>(reduced)][0]);
+    }
+    if (judge_reduced(evaluator, tensor, reduced, refined_total.value(evaluator), bound, result)) return;
+  }
+  ++result.undecided_rows;
+}
+
+CaseJudgement Judge::judge(const Case& input, const std::vector<Tensor>& outputs) const {
+  CaseJudgement result;
+  CaseEvaluator evaluator(reference_, input);
+  if (storage_ == Format::f64) {
+    const WorkingPrecision precision(128);
+    judge_rows<Arb>(evaluator, outputs, result, true);
+  } else {
+    judge_rows<Ball>(evaluator, outputs, result, true);
+  }
+  return result;
+}
+
+CaseJudgement Judge::judge_with_enclosure(const Case& input, const std::vector<Tensor>& outputs, int bits) const {
+  CaseJudgement result;
+  CaseEvaluator evaluator(reference_, input);
+  const WorkingPrecision precision(bits);
+  judge_rows<Enclosure>(evaluator, outputs, result, false);
+  return result;
+}
+
+Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row,
+                           std::int64_t index) const {
+  CaseEvaluator evaluator(reference_, input);
+  const OutputSpec& spec = signature().outputs[static_cast<std::size_t>(output)];
+  const Format format = format_of(output);
+  Measurement result;
+  const bool reduced = reducing(evaluator, spec);
+  std::vector<double> computed, upper, bounds;
+  if (reduced) computed = {outputs[static_cast<std::size_t>(output)].get(0)}, index = 0;
+  else load_output(outputs[static_cast<std::size_t>(output)], spec.shape, row, computed);
+  result.computed = computed[static_cast<std::size_t>(index)];
+  const double subnormal = is_floating(format) ? smallest_subnormal(format) : 1.0;
+  for (const int bits : enclosure_bits) {
+    const WorkingPrecision precision(bits);
+    RowValues<Enclosure> values;
+    values.want_quantities = true;
+    Enclosure exact;
+    if (reduced) {
+      Total<Enclosure> total;
+      double bound = 0;
+      for (std::int64_t r = 0; r < evaluator.rows(); ++r) {
+        evaluator.row(r, values);
+        total.add(values.out[static_cast<std::size_t>(output)][0]);
+        magnitudes(values.out[static_cast<std::size_t>(output)], upper);
+        entry_bounds(output, evaluator.classes(), values.scalars, values.arrays, upper, bounds);
+        bound += store_bound(output, upper[0], bounds[0]);
+      }
+      exact = total.value(evaluator);
+      if (evaluator.reduction() == Reduction::mean && !evaluator.mean_over_nothing())
+        bound /= magnitude_lower(evaluator.denominator<Ball>());
+      const double size = is_special(exact) ? 0 : magnitude_upper(exact);
+      result.bound = bound + size * (unit_roundoff(format) + 0x1p-48) + subnormal;
+    } else {
+      evaluator.row(row, values);
+      exact = values.out[static_cast<std::size_t>(output)][static_cast<std::size_t>(index)];
+      magnitudes(values.out[static_cast<std::size_t>(output)], upper);
+      entry_bounds(output, evaluator.classes(), values.scalars, values.arrays, upper, bounds);
+      result.bound = store_bound(output, upper[static_cast<std::size_t>(index)], bounds[static_cast<std::size_t>(index)]);
+    }
+    result.exact_value = midpoint_hint(exact);
+    if (is_special(exact)) {
+      result.decided = true;
+      result.exact = decimal(exact, 17);
+      const bool matches = std::isnan(result.exact_value) ? std::isnan(result.computed) : result.computed == result.exact_value;
+      result.ulp = result.grid = result.bound_ratio = matches ? 0 : infinity;
+      return result;
+    }
+    const double high = magnitude_upper(exact), spacing = gap(format, magnitude_lower(exact));
+    result.decided = high <= known_fraction * subnormal || radius_upper(exact) <= known_fraction * spacing;
+    if (!result.decided) continue;
+    result.exact_zero = is_exact_zero(exact);
+    result.exact = decimal(exact, 21);
+    if (std::isnan(result.computed)) {
+      result.ulp = result.grid = result.bound_ratio = infinity;
+      return result;
+    }
+    const UlpError error = ulp_error(format, result.computed, exact);
+    result.ulp = 0.5 * (error.lower + error.upper);
+    result.grid = grid_distance(format, result.computed, result.exact_value);
+    if (std::isinf(result.computed)) {
+      result.bound_ratio = rounds_to_infinity(format, high) ? 0 : infinity;
+    } else {
+      const double absolute = magnitude_upper(Enclosure(result.computed) - exact);
+      result.bound_ratio = absolute == 0 ? 0 : absolute / result.bound;
+    }
+    return result;
+  }
+  return result;
+}
+
+SumMeasurement Judge::measure_sum(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row) const {
+  CaseEvaluator evaluator(reference_, input);
+  const std::size_t i = static_cast<std::size_t>(output), n = evaluator.classes();
+  const OutputSpec& spec = signature().outputs[i];
+  const Format format = format_of(output);
+  SumMeasurement result;
+  std::vector<double> computed, upper, bounds;
+  load_output(outputs[i], spec.shape, row, computed);
+  {
+    // Formats span at most 2100 binades: at this precision every partial sum is exact.
+    const WorkingPrecision precision(4096);
+    Enclosure sum;
+    for (const double value : computed) sum = sum + Enclosure(value);
+    result.sum = midpoint_hint(sum);
+  }
+  const WorkingPrecision precision(256);
+  RowValues<Enclosure> values;
+  values.want_quantities = true;
+  evaluator.row(row, values);
+  magnitudes(values.out[i], upper);
+  entry_bounds(output, n, values.scalars, values.arrays, upper, bounds);
+  double total = 0;
+  bool all_zero = true;
+  for (std::size_t j = 0; j < upper.size(); ++j) {
+    result.bound += store_bound(output, upper[j], bounds[j]);
+    total += upper[j];
+    all_zero = all_zero && is_exact_zero(values.out[i][j]);
+  }
+  if (bounds_[i].has_sum_bound()) {
+    const double scale = spec.marks & sums_to_one ? 1.0 : total;
+    const double sharper = store_bound(output, scale, bounds_[i].evaluate_sum(n, values.scalars, scale)) +
+                           static_cast<double>(n) * smallest_subnormal(format);
+    result.bound = std::min(result.bound, sharper);
+  }
+  result.decided = true;
+  if (spec.marks & sums_to_one) result.sum_index = sum_index_of(format, result.sum, n);
+  else if (!all_zero) result.gradient_sum_index = gradient_sum_index_of(format, result.sum, total, n);
+  return result;
+}
+
+std::optional<Violation> Judge::confirm(const Case& input, const std::vector<Tensor>& outputs, const Finding& finding) const {
+  Violation violation;
+  violation.property = finding.property;
+  violation.kind = finding.kind;
+  violation.verdict = finding.verdict;
+  const OutputSpec& spec = signature().outputs[static_cast<std::size_t>(finding.output)];
+  violation.output = spec.name;
+  violation.row = finding.row;
+  violation.index = finding.index;
+  violation.input = input;
+  if (finding.index < 0) {
+    const SumMeasurement sum = measure_sum(input, outputs, finding.output, finding.row);
+    const double wanted = spec.marks & sums_to_one ? 1.0 : 0.0;
+    if (!(std::fabs(sum.sum - wanted) > sum.bound)) return std::nullopt;
+    violation.computed = sum.sum;
+    violation.exact_value = wanted;
+    violation.exact = wanted == 1 ? "1" : "0";
+    violation.bound_ratio = std::fabs(sum.sum - wanted) / sum.bound;
+    violation.gradient_sum_index = sum.gradient_sum_index;
+    violation.message =
+        wanted == 1
+            ? fmt::format("row {} of {} sums to {:.17g} instead of 1, {:.3g} times the bound", finding.row, spec.name, sum.sum, violation.bound_ratio)
+            : fmt::format("row {} of {} sums to {:.6g} instead of 0: gradient-sum index {:.4g}, {:.3g} times the bound{}",
+                          finding.row, spec.name, sum.sum, sum.gradient_sum_index.value_or(0), violation.bound_ratio,
+                          finding.kind == "collapse" ? " (a component of the gradient was lost)" : "");
+    return violation;
+  }
+  const Measurement entry = measure(input, outputs, finding.output, finding.row, finding.index);
+  if (!entry.decided) return std::nullopt;
+  violation.computed = entry.computed;
+  violation.exact = entry.exact;
+  violation.exact_value = entry.exact_value;
+  violation.ulp = entry.ulp;
+  violation.bound_ratio = entry.bound_ratio;
+  const std::string where = fmt::format("{}[{}, {}]", spec.name, finding.row, finding.index);
+  if (finding.property == "exact zero") {
+    if (!entry.exact_zero || entry.computed == 0) return std::nullopt;
+    violation.message = fmt::format("{} is {:.9g} where the exact value is zero", where, entry.computed);
+  } else if (finding.property == "bound") {
+    if (!(entry.bound_ratio > 1)) return std::nullopt;
+    violation.message = fmt::format("{} is {:.9g}, exact {}: {:.4g} ulp, {:.3g} times the bound", where, entry.computed,
+                                    entry.exact, entry.ulp, entry.bound_ratio);
+  } else {
+    if (finding.property == "finite" && entry.bound_ratio == 0) return std::nullopt;
+    if (finding.property == "special values" && entry.bound_ratio <= 1 && !std::isnan(entry.computed)) return std::nullopt;
+    violation.message = fmt::format("{} is {:.9g}, but the reference is {}", where, entry.computed, entry.exact);
+  }
+  return violation;
+}
+
+}  // namespace sumzero
