@@ -30,7 +30,66 @@ void write(std::byte* address, T value) {
   std::memcpy(address, &value, sizeof value);
 }
 
+template <class Stored, class T, class Decode>
+void load_as(const std::byte* first, std::int64_t stride, std::int64_t count, T* to, Decode decode) {
+  const std::int64_t step = stride * static_cast<std::int64_t>(sizeof(Stored));
+  if (stride == 1)
+    for (std::int64_t j = 0; j < count; ++j)
+      to[j] = static_cast<T>(decode(read<Stored>(first + j * static_cast<std::int64_t>(sizeof(Stored)))));
+  else
+    for (std::int64_t j = 0; j < count; ++j) to[j] = static_cast<T>(decode(read<Stored>(first + j * step)));
+}
+
+template <class T>
+void load(const std::byte* first, Format format, std::int64_t stride, std::int64_t count, T* to) {
+  const auto same = [](auto value) { return value; };
+  switch (format) {
+    case Format::f64: return load_as<double>(first, stride, count, to, same);
+    case Format::f32: return load_as<float>(first, stride, count, to, same);
+    case Format::bf16: return load_as<std::uint16_t>(first, stride, count, to, decode_bf16);
+    case Format::f16: return load_as<std::uint16_t>(first, stride, count, to, decode_f16);
+    case Format::boolean: return load_as<std::uint8_t>(first, stride, count, to, same);
+    case Format::index: return load_as<std::int64_t>(first, stride, count, to, same);
+  }
+}
+
+template <class Stored, class T, class Encode>
+void store_as(std::byte* first, std::int64_t stride, std::int64_t count, const T* from, Encode encode) {
+  const std::int64_t step = stride * static_cast<std::int64_t>(sizeof(Stored));
+  if (stride == 1)
+    for (std::int64_t j = 0; j < count; ++j)
+      write(first + j * static_cast<std::int64_t>(sizeof(Stored)), static_cast<Stored>(encode(from[j])));
+  else
+    for (std::int64_t j = 0; j < count; ++j) write(first + j * step, static_cast<Stored>(encode(from[j])));
+}
+
+template <class T>
+void store(std::byte* first, Format format, std::int64_t stride, std::int64_t count, const T* from) {
+  const auto same = [](T value) { return value; };
+  switch (format) {
+    case Format::f64: return store_as<double>(first, stride, count, from, same);
+    case Format::f32: return store_as<float>(first, stride, count, from, same);
+    case Format::bf16: return store_as<std::uint16_t>(first, stride, count, from, [](T v) { return encode_bf16(v); });
+    case Format::f16: return store_as<std::uint16_t>(first, stride, count, from, [](T v) { return encode_f16(v); });
+    case Format::boolean: return store_as<std::uint8_t>(first, stride, count, from, [](T v) { return v != 0; });
+    case Format::index: return store_as<std::int64_t>(first, stride, count, from, same);
+  }
+}
+
 }  // namespace
+
+void load_elements(const std::byte* first, Format format, std::int64_t stride, std::int64_t count, double* to) {
+  load(first, format, stride, count, to);
+}
+void load_elements(const std::byte* first, Format format, std::int64_t stride, std::int64_t count, float* to) {
+  load(first, format, stride, count, to);
+}
+void store_elements(std::byte* first, Format format, std::int64_t stride, std::int64_t count, const double* from) {
+  store(first, format, stride, count, from);
+}
+void store_elements(std::byte* first, Format format, std::int64_t stride, std::int64_t count, const float* from) {
+  store(first, format, stride, count, from);
+}
 
 std::uint16_t encode_bf16(double value) { return encode_bf16(static_cast<float>(round_to_small(Format::bf16, value))); }
 std::uint16_t encode_f16(double value) { return encode_f16(static_cast<float>(round_to_small(Format::f16, value))); }

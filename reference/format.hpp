@@ -118,6 +118,12 @@ double round_to(Format format, double value);
 
 /// One element at `address`, as a double (exact for every format; index values up to 2^53).
 double load_element(const std::byte* address, Format format);
+/// `count` elements `stride` elements apart, widened to double (exact), or to float (exact for f32, bf16, f16, boolean).
+void load_elements(const std::byte* first, Format format, std::int64_t stride, std::int64_t count, double* to);
+void load_elements(const std::byte* first, Format format, std::int64_t stride, std::int64_t count, float* to);
+/// Rounds `count` numbers into elements `stride` elements apart.
+void store_elements(std::byte* first, Format format, std::int64_t stride, std::int64_t count, const double* from);
+void store_elements(std::byte* first, Format format, std::int64_t stride, std::int64_t count, const float* from);
 /// Stores the nearest element of `format`; index and boolean are truncated from an exact integer.
 void store_element(std::byte* address, Format format, double value);
 
