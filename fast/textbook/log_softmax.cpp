@@ -97,8 +97,11 @@ static const Registered torch_cuda_warp_old_kernel{
 template <class T>
 void jax(const Row<T>& row) {
   const T m = maximum(row.in[x], row.n);
-  const Values<T> shifted = stored_row<T>(Format::f64, row.n, [&](std::size_t j) { return row.in[x][j] - m; });
-  const Values<T> e = stored_row<T>(Format::f64, row.n, [&](std::size_t j) { return std::exp(shifted[j]); });
+  Values<T> shifted(row.n), e(row.n);
+  for (std::size_t j = 0; j < row.n; ++j) {
+    shifted[j] = row.in[x][j] - m;
+    e[j] = std::exp(shifted[j]);
+  }
   const T s = sequential_sum<T>(row.n, [&](std::size_t i) { return e[i]; });
   const T log_sum = std::log(s);
   if (row.out[logp])
@@ -165,14 +168,14 @@ static const Registered onnxruntime_kernel{RowKernel{.op = "log_softmax",
                                                      .outputs = {"logp"}}};
 
 /// The half fix: logp = (x-m) - log1p(r) with r the sum without the first maximum, but the backward still is
-/// g - exp(logp) sum g: its component at the maximum collapses once 1 - p <= u/2.
-/// r is not seeded with m - m, so a NaN that is the only element is lost in log1p(0) - but not in x - m.
+/// g - exp(logp) sum g: its component at the maximum collapses once 1 - p <= u/2. r is seeded with m - m, which
+/// keeps a NaN or +inf maximum. f32, f64; 16-bit storage in f32 arithmetic without stores. Deterministic.
 template <class T>
 void log1p_forward_only(const Row<T>& row) {
   const T* in = row.in[x];
   const std::size_t k = first_maximum(in, row.n);
   const T m = in[k];
-  const T r = sequential_sum<T>(row.n, [&](std::size_t i) { return i == k ? T(0) : std::exp(in[i] - m); });
+  const T r = sequential_sum<T>(row.n, [&](std::size_t i) { return i == k ? m - m : std::exp(in[i] - m); });
   const T log_sum = std::log1p(r);
   Values<T> out(row.n);
   for (std::size_t j = 0; j < row.n; ++j) out[j] = (in[j] - m) - log_sum;
