@@ -12,9 +12,9 @@ namespace sumzero::textbook {
 
 /// Indices that kl_forward, kl_reverse and jsd share.
 namespace distillation {
-constexpr std::size_t s = 0, t = 1;                                          // inputs
-constexpr std::size_t loss = 0, ds = 1, dt = 2;                              // outputs
-constexpr std::size_t temperature = 0, scale_T2 = 1, teacher_weight = 3;     // attributes
+constexpr std::size_t s = 0, t = 1;                                       // inputs
+constexpr std::size_t loss = 0, ds = 1, dt = 2;                           // outputs
+constexpr std::size_t temperature = 0, scale_T2 = 1, teacher_weight = 3;  // attributes
 }  // namespace distillation
 
 template <class T>
@@ -43,7 +43,8 @@ struct TemperedRows {
   }
 };
 
-/// sum_j a_j (log a_j - log b_j): terms of both signs, which cancel near equality and can give a negative sum.
+/// sum_j a_j (log a_j - log b_j): terms of both signs, which cancel near equality and can give a negative
+/// sum.
 template <class T>
 T naive_divergence(const Values<T>& a, const Values<T>& log_a, const Values<T>& log_b) {
   return vector_sum<T>(a.size(), [&](std::size_t j) { return a[j] * (log_a[j] - log_b[j]); });
@@ -51,7 +52,8 @@ T naive_divergence(const Values<T>& a, const Values<T>& log_a, const Values<T>& 
 
 /// Sends a gradient in tempered log-probabilities back to the logits through PyTorch's log_softmax and x/T.
 template <class T>
-Values<T> through_log_softmax(const Row<T>& row, const Values<T>& gradient, const Values<T>& log_probability) {
+Values<T> through_log_softmax(const Row<T>& row, const Values<T>& gradient,
+                              const Values<T>& log_probability) {
   const Values<T> tempered = torch::log_softmax_backward(row.storage, gradient.data(), log_probability);
   return torch::divide(row.storage, tempered.data(), row.n, temperature_of(row));
 }

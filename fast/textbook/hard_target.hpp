@@ -10,9 +10,9 @@ namespace sumzero::textbook {
 
 /// Indices of cross_entropy's signature.
 namespace cross_entropy {
-constexpr std::size_t x = 0, weight = 2;           // inputs
-constexpr std::size_t loss = 0, gx = 1;            // outputs
-constexpr std::size_t label_smoothing = 0;         // attributes
+constexpr std::size_t x = 0, weight = 2;    // inputs
+constexpr std::size_t loss = 0, gx = 1;     // outputs
+constexpr std::size_t label_smoothing = 0;  // attributes
 }  // namespace cross_entropy
 
 /// Target of one row: mass_j = (1-a) w_t [j = t] + (a/n) w_j, so that loss = sum_j mass_j (-logp_j).
@@ -49,7 +49,8 @@ class HardTarget {
 /// Writes gx = factor (prob total - mass), the difference formed first: for a plain hard label
 /// factor w_t (prob - onehot). The probability and the target are rounded separately (defect H2).
 template <class T>
-void write_probability_minus_target(const Row<T>& row, const HardTarget<T>& target, const Values<T>& probability) {
+void write_probability_minus_target(const Row<T>& row, const HardTarget<T>& target,
+                                    const Values<T>& probability) {
   T* gx = row.out[cross_entropy::gx];
   if (!gx) return;
   const T factor = static_cast<T>(row.factor);
@@ -62,8 +63,8 @@ void write_probability_minus_target(const Row<T>& row, const HardTarget<T>& targ
   for (std::size_t j = 0; j < row.n; ++j) gx[j] = (probability[j] - T(j == target.label())) * scale;
 }
 
-/// sum_j mass_j negative_log(j), from left to right; entries without mass do not enter, so that 0 * inf is not
-/// formed, as in the libraries' hard-label kernels.
+/// sum_j mass_j negative_log(j), from left to right; entries without mass do not enter, so that 0 * inf is
+/// not formed, as in the libraries' hard-label kernels.
 template <class T, class NegativeLog>
 T hard_loss(const Row<T>& row, const HardTarget<T>& target, NegativeLog negative_log) {
   if (!target.is_smooth()) return target.weight(target.label()) * negative_log(target.label());

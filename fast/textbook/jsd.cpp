@@ -1,7 +1,8 @@
-// jsd, T^2 [beta KL(q||M) + (1-beta) KL(p||M)] with M = beta q + (1-beta) p and beta the teacher's weight, through the
-// log of the averaged probability. Near equality loss and gradients are rounding noise, the loss can be negative, and
-// an entry that underflows in both rows gives 0 * (-inf - (-inf)) = NaN. Common to both: loss of a row without the
-// factor, f32 arithmetic for 16-bit storage, other special values by IEEE arithmetic, deterministic.
+// jsd, T^2 [beta KL(q||M) + (1-beta) KL(p||M)] with M = beta q + (1-beta) p and beta the teacher's weight,
+// through the log of the averaged probability. Near equality loss and gradients are rounding noise, the loss
+// can be negative, and an entry that underflows in both rows gives 0 * (-inf - (-inf)) = NaN. Common to both:
+// loss of a row without the factor, f32 arithmetic for 16-bit storage, other special values by IEEE
+// arithmetic, deterministic.
 #include <cmath>
 
 #include "fast/textbook/distillation_rows.hpp"
@@ -21,8 +22,8 @@ Values<T> mixture(const TemperedRows<T>& rows, T beta, Format store) {
   });
 }
 
-/// PyTorch CPU: beta kl_div(log M, log q, log_target) + (1-beta) kl_div(log M, log p, log_target), times T^2. Backward
-/// by autograd: to log p directly and to p through log M; each result is a stored tensor.
+/// PyTorch CPU: beta kl_div(log M, log q, log_target) + (1-beta) kl_div(log M, log p, log_target), times T^2.
+/// Backward by autograd: to log p directly and to p through log M; each result is a stored tensor.
 template <class T>
 void torch_kl_div_log_target(const Row<T>& row) {
   const Format f = row.storage;
@@ -78,10 +79,8 @@ void closed_form(const Row<T>& row) {
   const T scale = loss_scale(row), factor = static_cast<T>(row.factor) * (scale / temperature_of(row));
   write(row.out[loss], scale * (beta * of_teacher + rest * of_student));
   for (std::size_t j = 0; j < row.n; ++j) {
-    if (row.out[ds])
-      row.out[ds][j] = rest * rows.p[j] * ((rows.log_p[j] - log_m[j]) - of_student) * factor;
-    if (row.out[dt])
-      row.out[dt][j] = beta * rows.q[j] * ((rows.log_q[j] - log_m[j]) - of_teacher) * factor;
+    if (row.out[ds]) row.out[ds][j] = rest * rows.p[j] * ((rows.log_p[j] - log_m[j]) - of_student) * factor;
+    if (row.out[dt]) row.out[dt][j] = beta * rows.q[j] * ((rows.log_q[j] - log_m[j]) - of_teacher) * factor;
   }
 }
 template <class T>

@@ -1,8 +1,9 @@
-// kl_forward, T^2 KL(softmax(t/T) || softmax(s/T)), as frameworks compute it: Softmax Cancellation. Student and
-// teacher probabilities are rounded on their own and then subtracted, so the gradient at equality is noise of size
-// u p_j, and near equality the relative error is u over the difference. The loss sums terms of both signs and can be
-// negative. The teacher is detached: no dt. Common to all: loss of a row without the factor, f32 arithmetic for
-// 16-bit storage, IEEE special values (q_j = 0 with log q_j = -inf is skipped only where said), deterministic.
+// kl_forward, T^2 KL(softmax(t/T) || softmax(s/T)), as frameworks compute it: Softmax Cancellation. Student
+// and teacher probabilities are rounded on their own and then subtracted, so the gradient at equality is
+// noise of size u p_j, and near equality the relative error is u over the difference. The loss sums terms of
+// both signs and can be negative. The teacher is detached: no dt. Common to all: loss of a row without the
+// factor, f32 arithmetic for 16-bit storage, IEEE special values (q_j = 0 with log q_j = -inf is skipped only
+// where said), deterministic.
 #include <cmath>
 
 #include "fast/textbook/distillation_rows.hpp"
@@ -15,9 +16,9 @@ namespace {
 
 using namespace distillation;
 
-/// PyTorch CPU: kl_div(log_softmax(s/T), softmax(t/T)) T^2, loss q (log q - logp) where q > 0; gradient -q g, then
-/// log_softmax backward exp(logp) sum q - q: teacher and student take two rounding paths. Every intermediate,
-/// s/T and t/T included, is a stored tensor.
+/// PyTorch CPU: kl_div(log_softmax(s/T), softmax(t/T)) T^2, loss q (log q - logp) where q > 0; gradient -q g,
+/// then log_softmax backward exp(logp) sum q - q: teacher and student take two rounding paths. Every
+/// intermediate, s/T and t/T included, is a stored tensor.
 template <class T>
 void torch_kl_div(const Row<T>& row) {
   const Format f = row.storage;
@@ -27,9 +28,10 @@ void torch_kl_div(const Row<T>& row) {
   const Values<T> q = torch::softmax(f, teacher.data(), row.n);
   const T scale = loss_scale(row);
   if (row.out[loss])
-    *row.out[loss] = scale * torch::sum(f, stored_row<T>(f, row.n, [&](std::size_t j) {
-                       return q[j] > 0 ? q[j] * (std::log(q[j]) - logp[j]) : (q[j] == 0 ? T(0) : q[j]);
-                     }));
+    *row.out[loss] =
+        scale * torch::sum(f, stored_row<T>(f, row.n, [&](std::size_t j) {
+                             return q[j] > 0 ? q[j] * (std::log(q[j]) - logp[j]) : (q[j] == 0 ? T(0) : q[j]);
+                           }));
   if (!row.out[ds]) return;
   const T upstream = stored(f, static_cast<T>(row.factor) * scale);
   const Values<T> g = stored_row<T>(f, row.n, [&](std::size_t j) { return -q[j] * upstream; });
@@ -46,8 +48,9 @@ static const Registered torch_kl_div_kernel{
               .aliases = {"textbook.pytorch"},
               .outputs = {"loss", "ds"}}};
 
-/// PyTorch CPU with log_target: e^l (l - logp), l = log_softmax(t/T); gradient -e^l g, then log_softmax backward.
-/// One rounding path, but sum e^l still differs from 1: zero at equality only when that sum rounds to 1.
+/// PyTorch CPU with log_target: e^l (l - logp), l = log_softmax(t/T); gradient -e^l g, then log_softmax
+/// backward. One rounding path, but sum e^l still differs from 1: zero at equality only when that sum rounds
+/// to 1.
 template <class T>
 void torch_kl_div_log_target(const Row<T>& row) {
   const Format f = row.storage;
@@ -82,18 +85,18 @@ void same_path(const Row<T>& row) {
   const T factor = static_cast<T>(row.factor) * (scale / temperature_of(row));
   for (std::size_t j = 0; j < row.n; ++j) row.out[ds][j] = (rows.p[j] - rows.q[j]) * factor;
 }
-static const Registered same_path_kernel{
-    RowKernel{.op = "kl_forward",
-              .name = "textbook.same_path",
-              .summary = "softmax of both rows by one path, gradient p - q; zero at equality, inaccurate near it",
-              .f32 = same_path<float>,
-              .f64 = same_path<double>,
-              .contract_f32 = torch_contract<float>(true),
-              .contract_f64 = torch_contract<double>(true),
-              .outputs = {"loss", "ds"}}};
+static const Registered same_path_kernel{RowKernel{
+    .op = "kl_forward",
+    .name = "textbook.same_path",
+    .summary = "softmax of both rows by one path, gradient p - q; zero at equality, inaccurate near it",
+    .f32 = same_path<float>,
+    .f64 = same_path<double>,
+    .contract_f32 = torch_contract<float>(true),
+    .contract_f64 = torch_contract<double>(true),
+    .outputs = {"loss", "ds"}}};
 
-/// What both sequential orders share: the divergence and its gradient from target probabilities `q` and their logs,
-/// every operation rounded to the storage format, sums from left to right.
+/// What both sequential orders share: the divergence and its gradient from target probabilities `q` and their
+/// logs, every operation rounded to the storage format, sums from left to right.
 template <class T>
 void sequential_divergence(const Row<T>& row, const PureArithmetic& a, const std::vector<double>& logp,
                            const std::vector<double>& q, const std::vector<double>& log_q) {
@@ -127,9 +130,10 @@ void sequential_order(const Row<T>& row) {
   sequential_divergence(row, a, sequential::log_softmax(a, tempered(row, a, s)), q, log_q);
 }
 Registered register_sequential(Format format) {
-  return Registered{sequential::kernel(format, "kl_forward", "textbook.sequential",
-                                       "kl_div with every operation rounded to storage, sums from left to right",
-                                       sequential_order<float>, sequential_order<double>, true, {"loss", "ds"})};
+  return Registered{
+      sequential::kernel(format, "kl_forward", "textbook.sequential",
+                         "kl_div with every operation rounded to storage, sums from left to right",
+                         sequential_order<float>, sequential_order<double>, true, {"loss", "ds"})};
 }
 static const Registered sequential_kernels[] = {
     register_sequential(Format::f32), register_sequential(Format::bf16), register_sequential(Format::f16),
@@ -145,10 +149,10 @@ void sequential_log_target(const Row<T>& row) {
   sequential_divergence(row, a, sequential::log_softmax(a, tempered(row, a, s)), q, log_q);
 }
 Registered register_sequential_log_target(Format format) {
-  return Registered{
-      sequential::kernel(format, "kl_forward", "textbook.sequential_log_target",
-                         "kl_div with log_target, every operation rounded to storage, sums from left to right",
-                         sequential_log_target<float>, sequential_log_target<double>, false, {"loss", "ds"})};
+  return Registered{sequential::kernel(
+      format, "kl_forward", "textbook.sequential_log_target",
+      "kl_div with log_target, every operation rounded to storage, sums from left to right",
+      sequential_log_target<float>, sequential_log_target<double>, false, {"loss", "ds"})};
 }
 static const Registered sequential_log_target_kernels[] = {
     register_sequential_log_target(Format::f32), register_sequential_log_target(Format::bf16),

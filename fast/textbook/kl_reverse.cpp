@@ -1,7 +1,7 @@
-// kl_reverse, T^2 KL(softmax(s/T) || softmax(t/T)), as it is usually written: sum p (log p - log q) over terms of both
-// signs. Near equality loss and gradient are rounding noise, and the loss can be negative. Common to both: loss of a
-// row without the factor, f32 arithmetic for 16-bit storage, IEEE special values (p_j = 0 with log p_j = -inf gives
-// NaN), deterministic.
+// kl_reverse, T^2 KL(softmax(s/T) || softmax(t/T)), as it is usually written: sum p (log p - log q) over
+// terms of both signs. Near equality loss and gradient are rounding noise, and the loss can be negative.
+// Common to both: loss of a row without the factor, f32 arithmetic for 16-bit storage, IEEE special values
+// (p_j = 0 with log p_j = -inf gives NaN), deterministic.
 #include <cmath>
 
 #include "fast/textbook/distillation_rows.hpp"
@@ -13,8 +13,9 @@ namespace {
 
 using namespace distillation;
 
-/// PyTorch CPU: kl_div(log_softmax(t/T), log_softmax(s/T), log_target) T^2, the student as the target. Backward by
-/// autograd: e^l (l - input) g + e^l g, then log_softmax backward g - exp(out) sum g, then /T; each a stored tensor.
+/// PyTorch CPU: kl_div(log_softmax(t/T), log_softmax(s/T), log_target) T^2, the student as the target.
+/// Backward by autograd: e^l (l - input) g + e^l g, then log_softmax backward g - exp(out) sum g, then /T;
+/// each a stored tensor.
 template <class T>
 void torch_kl_div_log_target(const Row<T>& row) {
   const Format f = row.storage;

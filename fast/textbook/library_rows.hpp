@@ -38,9 +38,9 @@ class TensorflowRow : public ShiftedRow<T> {
     return p;
   }
 
-  /// The double-only patch: where the label is exactly 1 and the maximum is unique, the gradient at the maximum is
-  /// -tail/(1+tail), tail summed over the other entries. Every other element type, soft labels and label
-  /// smoothing keep prob - label. Returns whether it applies to entry `k` and sets `gradient`.
+  /// The double-only patch: where the label is exactly 1 and the maximum is unique, the gradient at the
+  /// maximum is -tail/(1+tail), tail summed over the other entries. Every other element type, soft labels and
+  /// label smoothing keep prob - label. Returns whether it applies to entry `k` and sets `gradient`.
   bool patched_gradient(T label_at_maximum, std::size_t k, T& gradient) const {
     if constexpr (sizeof(T) != sizeof(double)) return false;
     if (label_at_maximum != T(1)) return false;
@@ -90,8 +90,8 @@ class OnnxruntimeRow : public ShiftedRow<float> {
   float log_sum_;
 };
 
-/// ggml: float exponentials, their sum in double from left to right; log s is taken of the sum rounded to float,
-/// and the row is scaled by float(1/s).
+/// ggml: float exponentials, their sum in double from left to right; log s is taken of the sum rounded to
+/// float, and the row is scaled by float(1/s).
 class GgmlRow : public ShiftedRow<float> {
  public:
   GgmlRow(const float* x, std::size_t n) : ShiftedRow<float>(x, n) {

@@ -51,14 +51,15 @@ Contract torch_cuda_contract(std::size_t lanes, const char* note) {
   return claim;
 }
 
-/// PyTorch CUDA, one block of 1024 threads per row (rows wider than 1024; narrow rows use the same order here):
-/// (x-m) - log s. Special values as torch_cpu.
+/// PyTorch CUDA, one block of 1024 threads per row (rows wider than 1024; narrow rows use the same order
+/// here): (x-m) - log s. Special values as torch_cpu.
 template <class T>
 void torch_cuda_wide(const Row<T>& row) {
   const T* in = row.in[x];
   const T m = maximum(in, row.n);
   const T log_sum = std::log(lane_sum<1024, T>(row.n, [&](std::size_t i) { return std::exp(in[i] - m); }));
-  const Values<T> out = stored_row<T>(row.storage, row.n, [&](std::size_t j) { return (in[j] - m) - log_sum; });
+  const Values<T> out =
+      stored_row<T>(row.storage, row.n, [&](std::size_t j) { return (in[j] - m) - log_sum; });
   write(row.out[logp], out);
   if (wants_gradient(row)) cuda_backward<1024>(row, out);
 }
@@ -71,8 +72,8 @@ static const Registered torch_cuda_wide_kernel{
               .contract_f32 = torch_cuda_contract<float>(1024, ""),
               .contract_f64 = torch_cuda_contract<double>(1024, "")}};
 
-/// PyTorch CUDA, one warp per row, an older revision: m + log s is formed first, then subtracted from x. Loses
-/// u |m| absolutely and breaks shift invariance. Special values as torch_cpu.
+/// PyTorch CUDA, one warp per row, an older revision: m + log s is formed first, then subtracted from x.
+/// Loses u |m| absolutely and breaks shift invariance. Special values as torch_cpu.
 template <class T>
 void torch_cuda_warp_old(const Row<T>& row) {
   const T* in = row.in[x];
@@ -83,17 +84,17 @@ void torch_cuda_warp_old(const Row<T>& row) {
   write(row.out[logp], out);
   if (wants_gradient(row)) cuda_backward<32>(row, out);
 }
-static const Registered torch_cuda_warp_old_kernel{
-    RowKernel{.op = "log_softmax",
-              .name = "textbook.torch_cuda_warp_old",
-              .summary = "PyTorch CUDA, warp per row, older: x - (m + log s); backward g - exp(out)*sum g",
-              .f32 = torch_cuda_warp_old<float>,
-              .f64 = torch_cuda_warp_old<double>,
-              .contract_f32 = torch_cuda_contract<float>(32, "m + log s is rounded before the subtraction"),
-              .contract_f64 = torch_cuda_contract<double>(32, "m + log s is rounded before the subtraction")}};
+static const Registered torch_cuda_warp_old_kernel{RowKernel{
+    .op = "log_softmax",
+    .name = "textbook.torch_cuda_warp_old",
+    .summary = "PyTorch CUDA, warp per row, older: x - (m + log s); backward g - exp(out)*sum g",
+    .f32 = torch_cuda_warp_old<float>,
+    .f64 = torch_cuda_warp_old<double>,
+    .contract_f32 = torch_cuda_contract<float>(32, "m + log s is rounded before the subtraction"),
+    .contract_f64 = torch_cuda_contract<double>(32, "m + log s is rounded before the subtraction")}};
 
-/// JAX: shifted - log sum exp(shifted), sums from left to right; autodiff backward g + exp(shifted) (-sum g / s)
-/// from the saved exponentials, not from logp. Special values as torch_cpu.
+/// JAX: shifted - log sum exp(shifted), sums from left to right; autodiff backward g + exp(shifted) (-sum g /
+/// s) from the saved exponentials, not from logp. Special values as torch_cpu.
 template <class T>
 void jax(const Row<T>& row) {
   const T m = maximum(row.in[x], row.n);
@@ -127,7 +128,8 @@ void onednn_old(const Row<T>& row) {
   const T* in = row.in[x];
   const T m = maximum(in, row.n);
   const T log_sum = std::log(sequential_sum<T>(row.n, [&](std::size_t i) { return std::exp(in[i] - m); }));
-  const Values<T> out = stored_row<T>(row.storage, row.n, [&](std::size_t j) { return (in[j] - m) - log_sum; });
+  const Values<T> out =
+      stored_row<T>(row.storage, row.n, [&](std::size_t j) { return (in[j] - m) - log_sum; });
   write(row.out[logp], out);
   if (!wants_gradient(row)) return;
   const T* upstream = row.in[g];
@@ -149,8 +151,8 @@ static const Registered onednn_old_kernel{
               .contract_f32 = onednn_old_contract<float>(),
               .contract_f64 = onednn_old_contract<double>()}};
 
-/// ONNX Runtime (MLAS), forward only, f32 arithmetic: (x + (-m)) - log s, s in four accumulators of four lanes.
-/// Special values as torch_cpu.
+/// ONNX Runtime (MLAS), forward only, f32 arithmetic: (x + (-m)) - log s, s in four accumulators of four
+/// lanes. Special values as torch_cpu.
 void onnxruntime(const Row<float>& row) {
   if (!row.out[logp]) return;
   const float* in = row.in[x];
@@ -159,17 +161,19 @@ void onnxruntime(const Row<float>& row) {
       std::log(lane_sum<16, float>(row.n, [&](std::size_t i) { return std::exp(in[i] + negative_maximum); }));
   for (std::size_t j = 0; j < row.n; ++j) row.out[logp][j] = (in[j] + negative_maximum) - log_sum;
 }
-static const Registered onnxruntime_kernel{RowKernel{.op = "log_softmax",
-                                                     .name = "textbook.onnxruntime",
-                                                     .summary = "ONNX Runtime MLAS: x + (-m) - log s; no backward",
-                                                     .f32 = onnxruntime,
-                                                     .contract_f32 = contract<float>(lane_tree(16)),
-                                                     .contract_f64 = {},
-                                                     .outputs = {"logp"}}};
+static const Registered onnxruntime_kernel{
+    RowKernel{.op = "log_softmax",
+              .name = "textbook.onnxruntime",
+              .summary = "ONNX Runtime MLAS: x + (-m) - log s; no backward",
+              .f32 = onnxruntime,
+              .contract_f32 = contract<float>(lane_tree(16)),
+              .contract_f64 = {},
+              .outputs = {"logp"}}};
 
 /// The half fix: logp = (x-m) - log1p(r) with r the sum without the first maximum, but the backward still is
-/// g - exp(logp) sum g: its component at the maximum collapses once 1 - p <= u/2. r is seeded with m - m, which
-/// keeps a NaN or +inf maximum. f32, f64; 16-bit storage in f32 arithmetic without stores. Deterministic.
+/// g - exp(logp) sum g: its component at the maximum collapses once 1 - p <= u/2. r is seeded with m - m,
+/// which keeps a NaN or +inf maximum. f32, f64; 16-bit storage in f32 arithmetic without stores.
+/// Deterministic.
 template <class T>
 void log1p_forward_only(const Row<T>& row) {
   const T* in = row.in[x];

@@ -16,9 +16,10 @@ bool wants_gradient(const Row<T>& row) {
   return row.out[gx] && row.in[g];
 }
 
-/// PyTorch CPU, a composition: m is replaced by 0 where it is infinite, so a row of -inf gives -inf and a +inf row
-/// +inf; sum of exp(x-m), log, + m, each a stored tensor. Backward g exp(x - lse) from the stored lse: loses
-/// u |lse| relatively. f32, f64; 16-bit storage in f32 arithmetic with stores. NaN rows give NaN. Deterministic.
+/// PyTorch CPU, a composition: m is replaced by 0 where it is infinite, so a row of -inf gives -inf and a
+/// +inf row +inf; sum of exp(x-m), log, + m, each a stored tensor. Backward g exp(x - lse) from the stored
+/// lse: loses u |lse| relatively. f32, f64; 16-bit storage in f32 arithmetic with stores. NaN rows give NaN.
+/// Deterministic.
 template <class T>
 void torch_cpu(const Row<T>& row) {
   const Format f = row.storage;

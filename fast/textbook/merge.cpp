@@ -8,14 +8,14 @@
 namespace sumzero::textbook {
 namespace {
 
-constexpr std::size_t m1 = 0, r1 = 1, e1 = 2, m2 = 3, r2 = 4, e2 = 5, gm = 6, gr = 7;           // inputs
-constexpr std::size_t m = 0, r = 1, empty = 2, gm1 = 3, gr1 = 4, gm2 = 5, gr2 = 6;              // outputs
+constexpr std::size_t m1 = 0, r1 = 1, e1 = 2, m2 = 3, r2 = 4, e2 = 5, gm = 6, gr = 7;  // inputs
+constexpr std::size_t m = 0, r = 1, empty = 2, gm1 = 3, gr1 = 4, gm2 = 5, gr2 = 6;     // outputs
 
-/// l_i = 1 + r_i on entry (absorbs r_i below u: defect H1), l = l1 exp(m1-m) + l2 exp(m2-m), r = l - 1 on read-out.
-/// An empty state is (-inf, 0), handled by arithmetic: two empty states give exp(-inf - (-inf)) = NaN in r, and
-/// merging with the identity does not return r's bits. Backward by autodiff; the maximum's cotangent gm - l gr
-/// goes to the first state on a tie, and its l1 gr part cancels against l gr.
-/// f32, f64; 16-bit storage in f32 arithmetic. Special values by IEEE arithmetic. Deterministic.
+/// l_i = 1 + r_i on entry (absorbs r_i below u: defect H1), l = l1 exp(m1-m) + l2 exp(m2-m), r = l - 1 on
+/// read-out. An empty state is (-inf, 0), handled by arithmetic: two empty states give exp(-inf - (-inf)) =
+/// NaN in r, and merging with the identity does not return r's bits. Backward by autodiff; the maximum's
+/// cotangent gm - l gr goes to the first state on a tie, and its l1 gr part cancels against l gr. f32, f64;
+/// 16-bit storage in f32 arithmetic. Special values by IEEE arithmetic. Deterministic.
 template <class T>
 void online_ml(const Row<T>& row) {
   const auto absent = [&](std::size_t flag) { return row.in[flag] && row.in[flag][0] != 0; };

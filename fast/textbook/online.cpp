@@ -8,14 +8,14 @@
 namespace sumzero::textbook {
 namespace {
 
-constexpr std::size_t x = 0;                      // inputs
-constexpr std::size_t m = 0, r = 1, empty = 2;    // outputs
+constexpr std::size_t x = 0;                    // inputs
+constexpr std::size_t m = 0, r = 1, empty = 2;  // outputs
 
 /// One pass: l <- l exp(m - m') + exp(x - m'), from the identity (-inf, 0) handled by arithmetic. Read out as
-/// r = l - 1 (defect H1). A leading -inf gives exp(-inf - (-inf)) = NaN, which stays; a row of -inf is reported
-/// as empty because its m is -inf. The form has no backward.
-/// f32, f64; 16-bit storage in f32 arithmetic. Other special values by IEEE arithmetic. Deterministic. The error
-/// of a rescaling, (2 + c_e + |m - m'|) u, recurs with every new maximum: the tree is sequential.
+/// r = l - 1 (defect H1). A leading -inf gives exp(-inf - (-inf)) = NaN, which stays; a row of -inf is
+/// reported as empty because its m is -inf. The form has no backward. f32, f64; 16-bit storage in f32
+/// arithmetic. Other special values by IEEE arithmetic. Deterministic. The error of a rescaling, (2 + c_e +
+/// |m - m'|) u, recurs with every new maximum: the tree is sequential.
 template <class T>
 void online_ml(const Row<T>& row) {
   T top = -std::numeric_limits<T>::infinity(), l = 0;

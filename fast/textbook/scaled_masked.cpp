@@ -1,5 +1,5 @@
-// softmax.scaled_masked as frameworks compose it: scale, add the bias, fill masked entries with -inf, softmax.
-// Carries H1 and H2 of softmax; a fully masked row is NaN.
+// softmax.scaled_masked as frameworks compose it: scale, add the bias, fill masked entries with -inf,
+// softmax. Carries H1 and H2 of softmax; a fully masked row is NaN.
 #include <cmath>
 #include <limits>
 
@@ -9,9 +9,9 @@
 namespace sumzero::textbook {
 namespace {
 
-constexpr std::size_t x = 0, bias = 1, mask = 2, g = 3;         // inputs
-constexpr std::size_t p = 0, gx = 1, gbias = 2, gscale = 3;     // outputs; gscale is one value per row
-constexpr std::size_t scale = 0;                                // attributes
+constexpr std::size_t x = 0, bias = 1, mask = 2, g = 3;      // inputs
+constexpr std::size_t p = 0, gx = 1, gbias = 2, gscale = 3;  // outputs; gscale is one value per row
+constexpr std::size_t scale = 0;                             // attributes
 
 /// scale x + bias, -inf where masked. Each of the operations leaves a tensor of `store`.
 template <class T>
@@ -39,9 +39,9 @@ void write_gradients(const Row<T>& row, Values<T> gs, Format store) {
         torch::sum(store, stored_row<T>(store, row.n, [&](std::size_t j) { return gs[j] * row.in[x][j]; }));
 }
 
-/// PyTorch CPU: stored tensors scale x, + bias, masked fill; softmax and its backward as in softmax's torch_cpu;
-/// gx = scale gs, gbias = gs, gscale = sum gs x, masked entries 0. The tree of gscale's sum is the softmax's.
-/// f32, f64; 16-bit storage in f32 arithmetic with stores. IEEE special values. Deterministic.
+/// PyTorch CPU: stored tensors scale x, + bias, masked fill; softmax and its backward as in softmax's
+/// torch_cpu; gx = scale gs, gbias = gs, gscale = sum gs x, masked entries 0. The tree of gscale's sum is the
+/// softmax's. f32, f64; 16-bit storage in f32 arithmetic with stores. IEEE special values. Deterministic.
 template <class T>
 void torch_cpu(const Row<T>& row) {
   const Values<T> y = masked_logits(row, row.storage);
@@ -72,10 +72,10 @@ void jax(const Row<T>& row) {
   write(row.out[p], out);
   if (!row.in[g]) return;
   const T sum = sequential_sum<T>(row.n, [&](std::size_t i) { return out[i] * row.in[g][i]; });
-  write_gradients(row,
-                  stored_row<T>(accumulator, row.n,
-                                [&](std::size_t j) { return out[j] * row.in[g][j] - out[j] * sum; }),
-                  accumulator);
+  write_gradients(
+      row,
+      stored_row<T>(accumulator, row.n, [&](std::size_t j) { return out[j] * row.in[g][j] - out[j] * sum; }),
+      accumulator);
 }
 template <class T>
 Contract jax_contract() {
@@ -83,17 +83,17 @@ Contract jax_contract() {
   claim.stores_intermediates = true;
   return claim;
 }
-static const Registered jax_kernel{
-    RowKernel{.op = "softmax.scaled_masked",
-              .name = "textbook.jax",
-              .summary = "JAX: softmax(where(mask, scale*x + bias, -inf)); transposed custom JVP p*g - p*sum(p*g)",
-              .f32 = jax<float>,
-              .f64 = jax<double>,
-              .contract_f32 = jax_contract<float>(),
-              .contract_f64 = jax_contract<double>()}};
+static const Registered jax_kernel{RowKernel{
+    .op = "softmax.scaled_masked",
+    .name = "textbook.jax",
+    .summary = "JAX: softmax(where(mask, scale*x + bias, -inf)); transposed custom JVP p*g - p*sum(p*g)",
+    .f32 = jax<float>,
+    .f64 = jax<double>,
+    .contract_f32 = jax_contract<float>(),
+    .contract_f64 = jax_contract<double>()}};
 
-/// ggml, forward only, f32 arithmetic: scale x + bias in float, exponentials in float, sum in double from left to
-/// right, row scaled by float(1/s). Special values as torch_cpu.
+/// ggml, forward only, f32 arithmetic: scale x + bias in float, exponentials in float, sum in double from
+/// left to right, row scaled by float(1/s). Special values as torch_cpu.
 void ggml(const Row<float>& row) {
   if (!row.out[p]) return;
   Values<float> e = masked_logits(row, Format::f32);
@@ -109,13 +109,14 @@ Contract ggml_contract() {
   claim.note = "float exponentials, sum kept in double";
   return claim;
 }
-static const Registered ggml_kernel{RowKernel{.op = "softmax.scaled_masked",
-                                              .name = "textbook.ggml",
-                                              .summary = "ggml: scale and mask in float, sum in double; no backward",
-                                              .f32 = ggml,
-                                              .contract_f32 = ggml_contract(),
-                                              .contract_f64 = {},
-                                              .outputs = {"p"}}};
+static const Registered ggml_kernel{
+    RowKernel{.op = "softmax.scaled_masked",
+              .name = "textbook.ggml",
+              .summary = "ggml: scale and mask in float, sum in double; no backward",
+              .f32 = ggml,
+              .contract_f32 = ggml_contract(),
+              .contract_f64 = {},
+              .outputs = {"p"}}};
 
 }  // namespace
 }  // namespace sumzero::textbook

@@ -90,7 +90,8 @@ std::vector<double> read(const T* values, std::size_t n) {
 /// Writes a requested output; exact, because the values are numbers of the storage format.
 template <class T>
 void write(T* output, const std::vector<double>& values) {
-  if (output) std::transform(values.begin(), values.end(), output, [](double v) { return static_cast<T>(v); });
+  if (output)
+    std::transform(values.begin(), values.end(), output, [](double v) { return static_cast<T>(v); });
 }
 
 /// The declaration of one format: the accumulator of a pure form is the storage format itself, so each format
@@ -109,8 +110,10 @@ inline RowKernel kernel(Format format, std::string op, std::string name, std::st
   kernel.outputs = std::move(outputs);
   kernel.only = format;
   (format == Format::f64 ? kernel.contract_f64 : kernel.contract_f32) = claim;
-  if (format == Format::f64) kernel.f64 = f64;
-  else kernel.f32 = f32;
+  if (format == Format::f64)
+    kernel.f64 = f64;
+  else
+    kernel.f32 = f32;
   return kernel;
 }
 

@@ -45,8 +45,8 @@ static const Registered torch_cpu_kernel{
               .contract_f64 = torch_contract<double>(true),
               .aliases = {"textbook.pytorch"}}};
 
-/// PyTorch CUDA: s over Lanes threads, p = exp(x-m) / s; gx = g p - p sum g p from the stored p. The difference
-/// of two rounded products loses more than (g - sum) p. Special values as torch_cpu.
+/// PyTorch CUDA: s over Lanes threads, p = exp(x-m) / s; gx = g p - p sum g p from the stored p. The
+/// difference of two rounded products loses more than (g - sum) p. Special values as torch_cpu.
 template <std::size_t Lanes, class T>
 void torch_cuda(const Row<T>& row) {
   const Values<T> e = shifted_exponentials(row);
@@ -83,8 +83,8 @@ static const Registered torch_cuda_warp_old_kernel{
               .contract_f32 = torch_cuda_contract<float>(32),
               .contract_f64 = torch_cuda_contract<double>(32)}};
 
-/// JAX: p = exp(x-m) / s, sums from left to right; the transposed custom JVP, c = p g and gx = c - p sum c, reads
-/// p as the saved residual (stored). Special values as torch_cpu.
+/// JAX: p = exp(x-m) / s, sums from left to right; the transposed custom JVP, c = p g and gx = c - p sum c,
+/// reads p as the saved residual (stored). Special values as torch_cpu.
 template <class T>
 void jax(const Row<T>& row) {
   const Values<T> e = shifted_exponentials(row);
@@ -102,13 +102,14 @@ Contract jax_contract() {
   claim.stores_intermediates = true;
   return claim;
 }
-static const Registered jax_kernel{RowKernel{.op = "softmax",
-                                             .name = "textbook.jax",
-                                             .summary = "JAX: exp(x-m) / s; transposed custom JVP p*g - p*sum(p*g)",
-                                             .f32 = jax<float>,
-                                             .f64 = jax<double>,
-                                             .contract_f32 = jax_contract<float>(),
-                                             .contract_f64 = jax_contract<double>()}};
+static const Registered jax_kernel{
+    RowKernel{.op = "softmax",
+              .name = "textbook.jax",
+              .summary = "JAX: exp(x-m) / s; transposed custom JVP p*g - p*sum(p*g)",
+              .f32 = jax<float>,
+              .f64 = jax<double>,
+              .contract_f32 = jax_contract<float>(),
+              .contract_f64 = jax_contract<double>()}};
 
 /// oneDNN, older reference path: separate passes max, subtract, exp, sum (left to right), scale by 1/s;
 /// gx = p (g - sum g p) from the stored p. Special values as torch_cpu.
@@ -153,24 +154,26 @@ Contract inference_contract(std::size_t lanes) {
   return claim;
 }
 /// XNNPACK: four accumulators of eight lanes.
-static const Registered xnnpack_kernel{RowKernel{.op = "softmax",
-                                                 .name = "textbook.xnnpack",
-                                                 .summary = "XNNPACK: store exp(x-max) and reduce-add, *(1/s); no backward",
-                                                 .f32 = inference<32>,
-                                                 .contract_f32 = inference_contract(32),
-                                                 .contract_f64 = {},
-                                                 .outputs = {"p"}}};
+static const Registered xnnpack_kernel{
+    RowKernel{.op = "softmax",
+              .name = "textbook.xnnpack",
+              .summary = "XNNPACK: store exp(x-max) and reduce-add, *(1/s); no backward",
+              .f32 = inference<32>,
+              .contract_f32 = inference_contract(32),
+              .contract_f64 = {},
+              .outputs = {"p"}}};
 /// ONNX Runtime (MLAS): four accumulators of four lanes.
-static const Registered onnxruntime_kernel{RowKernel{.op = "softmax",
-                                                     .name = "textbook.onnxruntime",
-                                                     .summary = "ONNX Runtime MLAS: exp-sum, *scale; no backward",
-                                                     .f32 = inference<16>,
-                                                     .contract_f32 = inference_contract(16),
-                                                     .contract_f64 = {},
-                                                     .outputs = {"p"}}};
+static const Registered onnxruntime_kernel{
+    RowKernel{.op = "softmax",
+              .name = "textbook.onnxruntime",
+              .summary = "ONNX Runtime MLAS: exp-sum, *scale; no backward",
+              .f32 = inference<16>,
+              .contract_f32 = inference_contract(16),
+              .contract_f64 = {},
+              .outputs = {"p"}}};
 
-/// ggml: exponentials in float, their sum in double from left to right, row scaled by float(1/s). The wide sum
-/// removes the summation error, not H1's loss in p. Forward only. Special values as torch_cpu.
+/// ggml: exponentials in float, their sum in double from left to right, row scaled by float(1/s). The wide
+/// sum removes the summation error, not H1's loss in p. Forward only. Special values as torch_cpu.
 void ggml(const Row<float>& row) {
   const Values<float> e = shifted_exponentials(row);
   const double s = sequential_sum<double>(row.n, [&](std::size_t i) { return e[i]; });
@@ -184,13 +187,14 @@ Contract ggml_contract() {
   claim.note = "float exponentials, sum kept in double";
   return claim;
 }
-static const Registered ggml_kernel{RowKernel{.op = "softmax",
-                                              .name = "textbook.ggml",
-                                              .summary = "ggml: sum in double, row scaled by 1/s in float; no backward",
-                                              .f32 = ggml,
-                                              .contract_f32 = ggml_contract(),
-                                              .contract_f64 = {},
-                                              .outputs = {"p"}}};
+static const Registered ggml_kernel{
+    RowKernel{.op = "softmax",
+              .name = "textbook.ggml",
+              .summary = "ggml: sum in double, row scaled by 1/s in float; no backward",
+              .f32 = ggml,
+              .contract_f32 = ggml_contract(),
+              .contract_f64 = {},
+              .outputs = {"p"}}};
 
 /// The textbook order with every operation rounded to the storage format. Special values as torch_cpu.
 template <class T>

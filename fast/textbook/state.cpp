@@ -9,13 +9,13 @@
 namespace sumzero::textbook {
 namespace {
 
-constexpr std::size_t x = 0, gm = 1, gr = 2;               // inputs
-constexpr std::size_t m = 0, r = 1, empty = 2, gx = 3;     // outputs
+constexpr std::size_t x = 0, gm = 1, gr = 2;            // inputs
+constexpr std::size_t m = 0, r = 1, empty = 2, gx = 3;  // outputs
 
-/// PyTorch CPU, as its tiled attention keeps a row: m and l in vector lanes. There is no flag: a row counts as
-/// empty when m = -inf, and its l is NaN. Backward by autodiff of l - 1: e_j gr everywhere, and at the first
-/// maximum gm - l gr on top of 1 gr, which cancels.
-/// f32, f64; 16-bit storage in f32 arithmetic. IEEE special values. Deterministic.
+/// PyTorch CPU, as its tiled attention keeps a row: m and l in vector lanes. There is no flag: a row counts
+/// as empty when m = -inf, and its l is NaN. Backward by autodiff of l - 1: e_j gr everywhere, and at the
+/// first maximum gm - l gr on top of 1 gr, which cancels. f32, f64; 16-bit storage in f32 arithmetic. IEEE
+/// special values. Deterministic.
 template <class T>
 void torch_cpu(const Row<T>& row) {
   const T* in = row.in[x];
@@ -38,8 +38,8 @@ static const Registered torch_cpu_kernel{
               .summary = "PyTorch CPU attention rows: (m, l) with the maximum in l, r = l - 1",
               .f32 = torch_cpu<float>,
               .f64 = torch_cpu<double>,
-              .contract_f32 = contract<float>(lane_tree(vector_lanes<float>)),
-              .contract_f64 = contract<double>(lane_tree(vector_lanes<double>)),
+              .contract_f32 = vector_contract<float>(),
+              .contract_f64 = vector_contract<double>(),
               .aliases = {"textbook.pytorch"}}};
 
 }  // namespace

@@ -65,7 +65,9 @@ T vector_sum(std::size_t n, Term term) {
   return lane_sum<vector_lanes<T>, T>(n, term);
 }
 
-inline SummationTree sequential_tree() { return {SummationTree::Kind::sequential, 1, 0}; }
+inline SummationTree sequential_tree() {
+  return {SummationTree::Kind::sequential, 1, 0};
+}
 inline SummationTree lane_tree(std::size_t lanes) {
   return {SummationTree::Kind::lanes, static_cast<int>(lanes), 0};
 }
@@ -77,6 +79,14 @@ Contract contract(SummationTree summation) {
   Contract claim;
   claim.accumulator = sizeof(T) == sizeof(double) ? Format::f64 : Format::f32;
   claim.summation = summation;
+  return claim;
+}
+
+/// The claim of a form that adds up by vector_sum.
+template <class T>
+Contract vector_contract() {
+  Contract claim = contract<T>(lane_tree(vector_lanes<T>));
+  claim.note = "rows shorter than a 256-bit vector are added from left to right";
   return claim;
 }
 

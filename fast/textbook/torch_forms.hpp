@@ -5,6 +5,7 @@
 // f64 that rounding is the identity.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <vector>
@@ -19,7 +20,9 @@ template <class T>
 using Values = std::vector<T>;
 
 /// `value` after a round trip through a tensor of `storage`; T is the accumulator of `storage`.
-inline double stored(Format, double value) { return value; }
+inline double stored(Format, double value) {
+  return value;
+}
 inline float stored(Format storage, float value) {
   if (storage == Format::bf16) return decode_bf16(encode_bf16(value));
   if (storage == Format::f16) return decode_f16(encode_f16(value));
@@ -47,10 +50,9 @@ void write(T* output, T value) {
 /// Contract of a composition of the calls below.
 template <class T>
 Contract torch_contract(bool reciprocal) {
-  Contract claim = contract<T>(lane_tree(vector_lanes<T>));
+  Contract claim = vector_contract<T>();
   claim.reciprocal = reciprocal;
   claim.stores_intermediates = true;
-  claim.note = "rows shorter than one vector are summed sequentially: at most vector length - 2 additions after the first";
   return claim;
 }
 
@@ -112,17 +114,19 @@ class LogTargetDivergence {
  public:
   LogTargetDivergence(Format storage, const Values<T>& input, const Values<T>& target)
       : storage_(storage),
-        probability_(stored_row<T>(storage, target.size(), [&](std::size_t j) { return std::exp(target[j]); })),
-        difference_(stored_row<T>(storage, target.size(), [&](std::size_t j) { return target[j] - input[j]; })) {}
+        probability_(
+            stored_row<T>(storage, target.size(), [&](std::size_t j) { return std::exp(target[j]); })),
+        difference_(
+            stored_row<T>(storage, target.size(), [&](std::size_t j) { return target[j] - input[j]; })) {}
 
   T loss() const {
-    return sum(storage_, stored_row<T>(storage_, probability_.size(), [&](std::size_t j) {
-                 return probability_[j] * difference_[j];
-               }));
+    return sum(storage_, stored_row<T>(storage_, probability_.size(),
+                                       [&](std::size_t j) { return probability_[j] * difference_[j]; }));
   }
   /// -e^(l_j) g
   Values<T> input_gradient(T g) const {
-    return stored_row<T>(storage_, probability_.size(), [&](std::size_t j) { return -(probability_[j] * g); });
+    return stored_row<T>(storage_, probability_.size(),
+                         [&](std::size_t j) { return -(probability_[j] * g); });
   }
   /// e^(l_j) (g (l_j - input_j)) + e^(l_j) g
   Values<T> target_gradient(T g) const {

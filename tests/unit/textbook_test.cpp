@@ -1,5 +1,5 @@
-// The textbook kernels must show their defects: the minimal examples of Softmax Collapse and Softmax Cancellation,
-// bit for bit.
+// The textbook kernels must show their defects: the minimal examples of Softmax Collapse and Softmax
+// Cancellation, bit for bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -88,12 +88,13 @@ struct CollapseExample {
   double at_target, elsewhere;
 };
 
-// Label 0. elsewhere = fl(exp(fl(-gap - fl(log s)))) and at_target = fl(fl(exp(-fl(log s))) - 1), where s is 1 plus the
-// tail from left to right: every case but the three with at_target != 0 has s = 1, because r <= u.
+// Label 0. elsewhere = fl(exp(fl(-gap - fl(log s)))) and at_target = fl(fl(exp(-fl(log s))) - 1), where s is
+// 1 plus the tail from left to right: every case but the three with at_target != 0 has s = 1, because r <= u.
 class SequentialCollapse : public testing::TestWithParam<CollapseExample> {};
 TEST_P(SequentialCollapse, HasTheBitsOfTheTextbookOrder) {
   const CollapseExample& example = GetParam();
-  const Rows g = hard_label(example.storage, gap_row(example.gap, example.n)).run("textbook.sequential", "gx");
+  const Rows g =
+      hard_label(example.storage, gap_row(example.gap, example.n)).run("textbook.sequential", "gx");
   EXPECT_EQ(g[0], example.at_target);
   for (std::size_t j = 1; j < g.size(); ++j) EXPECT_EQ(g[j], example.elsewhere) << "class " << j;
 }
@@ -107,8 +108,8 @@ INSTANTIATE_TEST_SUITE_P(MinimalExamples, SequentialCollapse,
                                          CollapseExample{Format::f16, 8, 2, 0, 0x1.5fcp-12},
                                          CollapseExample{Format::f64, 40, 2, 0, 0x1.39792499b1a24p-58}));
 
-// PyTorch's composition has the same bits where its arithmetic is that of the storage: n < 8 is summed from left to
-// right, and exp(logp) sum t - t with sum t = -1 is exp(logp) - 1 up to signs.
+// PyTorch's composition has the same bits where its arithmetic is that of the storage: n < 8 is summed from
+// left to right, and exp(logp) sum t - t with sum t = -1 is exp(logp) - 1 up to signs.
 class PytorchCollapse : public testing::TestWithParam<CollapseExample> {};
 TEST_P(PytorchCollapse, HasTheBitsOfTheTextbookOrder) {
   const CollapseExample& example = GetParam();
@@ -122,15 +123,16 @@ INSTANTIATE_TEST_SUITE_P(MinimalExamples, PytorchCollapse,
                                          CollapseExample{Format::f32, 14, 2, -0x1.cp-21, 0x1.be6c54p-21},
                                          CollapseExample{Format::f64, 40, 2, 0, 0x1.39792499b1a24p-58}));
 
-// n = 113, gap 22: only the lane that holds the maximum loses its terms. Lane 0 adds its 14 further terms of 2^-31.7
-// to 1 in vain; the other seven hold 98 e^-22 = 2.7e-8 < u, and lose themselves when they are folded into lane 0.
+// n = 113, gap 22: only the lane that holds the maximum loses its terms. Lane 0 adds its 14 further terms of
+// 2^-31.7 to 1 in vain; the other seven hold 98 e^-22 = 2.7e-8 < u, and lose themselves when they are folded
+// into lane 0.
 TEST(TextbookCrossEntropy, LanesCollapseWhenTheyAreFolded) {
   EXPECT_EQ(hard_label(Format::f32, gap_row(22, 113)).run("textbook.pytorch", "gx")[0], 0.0);
 }
 
-// log1p in the loss alone: the loss of [17, 0] is log1p(e^-17) = 4.1399376330897474e-8 to an ulp, and -1 + exp(logp)
-// still is 0 because 1 - 4.14e-8 rounds to 1 - 2^-24 (half-spacing below 1 is 2^-25 = 2.98e-8), so -2^-24; at gap 17.4
-// the tail 2.78e-8 is below that half-spacing and the gradient is 0.
+// log1p in the loss alone: the loss of [17, 0] is log1p(e^-17) = 4.1399376330897474e-8 to an ulp (3.6e-15),
+// but the gradient exp(logp) - 1 is quantised by the spacing 2^-24 below 1: at gap 17.3 the tail 3.07e-8 is
+// above half of it, 2^-25 = 2.98e-8, and gives -2^-24; at gap 17.4 the tail 2.78e-8 is below and gives 0.
 TEST(TextbookCrossEntropy, Log1pInTheForwardAloneLeavesTheGradientQuantised) {
   const OneRow seventeen = hard_label(Format::f32, {17, 0});
   EXPECT_NEAR(seventeen.run("textbook.log1p_forward_only", "loss")[0], 4.1399376330897474e-8, 4e-15);
@@ -141,15 +143,15 @@ TEST(TextbookCrossEntropy, Log1pInTheForwardAloneLeavesTheGradientQuantised) {
 
 // The double-only patch repairs f64 with a unique maximum, and nothing else.
 TEST(TextbookCrossEntropy, TensorflowPatchIsForDoubleOnly) {
-  EXPECT_EQ(hard_label(Format::f64, {40, 0}).run("textbook.tensorflow_xent", "gx")[0], -0x1.39792499b1a24p-58);
+  EXPECT_EQ(hard_label(Format::f64, {40, 0}).run("textbook.tensorflow_xent", "gx")[0],
+            -0x1.39792499b1a24p-58);
   EXPECT_EQ(hard_label(Format::f32, {17, 0}).run("textbook.tensorflow_xent", "gx")[0], 0.0);
 }
 
-// Gap 20 after 16-bit storage of logp: f32 arithmetic keeps s > 1 only up to 16.6, and logp_j = -20.25 is stored with
-// half-spacing 2^-4. exp(-20.25) = 1.605e-9.
+// A log-probability near -20 is stored in bf16 with spacing 2^-3: logp_1 = 0.359375 - 20.25 = -19.890625
+// becomes -19.875, and with upstream 1 at class 0 the gradient is -exp(-19.875) = -2.336e-9, in bf16
+// -2.343e-9 instead of -2.299e-9; logp_2 = -20.55 becomes -20.5, and -1.251e-9 stands for -1.188e-9.
 TEST(TextbookLogSoftmax, BackwardReadsTheStoredLogProbability) {
-  // logp_1 = 0.359375 - 20.25 = -19.890625, stored as -19.875 in bf16 (spacing 2^-3, tie-free); g = 1 at class 0 gives
-  // gx_1 = -exp(-19.875) = -2.3355e-9, in bf16 -0x1.42p-29 = -2.343e-9.
   const Rows gx = OneRow("log_softmax", Format::bf16, 3)
                       .row("x", {20.25, 0.359375, -0.30078125})
                       .row("g", {1, 0, 0})
@@ -172,7 +174,8 @@ void expect_row(const Rows& actual, const Rows& expected) {
     EXPECT_EQ(actual[j], expected[expected.size() == 1 ? 0 : j]) << "class " << j;
 }
 
-// Student equal to teacher: the true gradient is 0 in every class. What is left is fl(exp(logp_j) sum q) - q_j.
+// Student equal to teacher: the true gradient is 0 in every class. What is left is fl(exp(logp_j) sum q) -
+// q_j.
 class Cancellation : public testing::TestWithParam<CancellationExample> {};
 TEST_P(Cancellation, LeavesTheNoiseOfTwoRoundingPaths) {
   const CancellationExample& example = GetParam();
@@ -189,18 +192,23 @@ TEST_P(Cancellation, LeavesTheNoiseOfTwoRoundingPaths) {
 INSTANTIATE_TEST_SUITE_P(
     MinimalExamples, Cancellation,
     testing::Values(CancellationExample{Format::f32, {1, 2, 3}, {0x1p-27, 0x1p-26, 0}, {0}},
-                    CancellationExample{Format::f32, {0.5, 0.25, -1, 2}, {-0x1p-26, 0x1p-27, 0x1p-28, -0x1p-24}, {0}},
+                    CancellationExample{
+                        Format::f32, {0.5, 0.25, -1, 2}, {-0x1p-26, 0x1p-27, 0x1p-28, -0x1p-24}, {0}},
                     CancellationExample{Format::f32, {0, 0, 0}, {-0x1p-25}, {-0x1p-25}},
                     CancellationExample{Format::bf16, {1, 2, 3}, {-0x1p-11, 0, 0}, {0}},
                     CancellationExample{Format::bf16, {0, 0, 0}, {-0x1p-9}, {-0x1p-9}}));
 
-// 300 equal logits, sums from left to right. f32: sum q = 0.99999917 and the gradient is -3.26e-9 per class. bf16: s
-// saturates at 256, q = 2^-8 and sum q = 1, exp(logp) = 0x1.04p-8, so 2^-14; with log_target the sum is 1.3515625.
+// 300 equal logits, sums from left to right. f32: sum q = 0.99999917 and the gradient is -3.26e-9 per class.
+// bf16: s saturates at 256, q = 2^-8 and sum q = 1, exp(logp) = 0x1.04p-8, so 2^-14; with log_target the sum
+// is 1.3515625.
 TEST(TextbookDistillation, ManyEqualLogitsLeaveABias) {
   const Rows zeros(300, 0.0);
-  const OneRow single = distillation(Format::f32, zeros, zeros), half = distillation(Format::bf16, zeros, zeros);
-  const Rows f32 = single.run("textbook.sequential", "ds"), log_f32 = single.run("textbook.sequential_log_target", "ds");
-  const Rows bf16 = half.run("textbook.sequential", "ds"), log_bf16 = half.run("textbook.sequential_log_target", "ds");
+  const OneRow single = distillation(Format::f32, zeros, zeros),
+               half = distillation(Format::bf16, zeros, zeros);
+  const Rows f32 = single.run("textbook.sequential", "ds"),
+             log_f32 = single.run("textbook.sequential_log_target", "ds");
+  const Rows bf16 = half.run("textbook.sequential", "ds"),
+             log_bf16 = half.run("textbook.sequential_log_target", "ds");
   for (std::size_t j = 0; j < zeros.size(); ++j) {
     EXPECT_NEAR(f32[j], -3.26e-9, 5e-12);
     EXPECT_NEAR(log_f32[j], -2.79e-9, 5e-12);
@@ -209,8 +217,8 @@ TEST(TextbookDistillation, ManyEqualLogitsLeaveABias) {
   }
 }
 
-// One path for both rows is exact at equality and noise near it: with t = (0, 1, 2) and s_2 moved by 1e-6, the true
-// ds_2 is q_2 (1 - q_2) 1e-6 = 2.2e-7 while p_2 and q_2 = 0.665 are multiples of 2^-24.
+// One path for both rows is exact at equality and noise near it: with t = (0, 1, 2) and s_2 moved by 1e-6,
+// the true ds_2 is q_2 (1 - q_2) 1e-6 = 2.2e-7 while p_2 and q_2 = 0.665 are multiples of 2^-24.
 TEST(TextbookDistillation, SamePathIsExactOnlyAtEquality) {
   const double moved = 2 + 0x1p-20;
   const Rows ds = distillation(Format::f32, {0, 1, moved}, {0, 1, 2}).run("textbook.same_path", "ds");
@@ -221,8 +229,9 @@ TEST(TextbookDistillation, SamePathIsExactOnlyAtEquality) {
 
 // Every operator and storage format has exactly one form that PyTorch's CPU runs.
 TEST(TextbookRegistry, HasOnePytorchFormPerOperatorAndFormat) {
-  for (const char* op : {"softmax", "log_softmax", "logsumexp", "softmax.scaled_masked", "softmax.state", "softmax.merge",
-                         "softmax.online", "cross_entropy", "cross_entropy.soft", "kl_forward", "kl_reverse", "jsd"})
+  for (const char* op :
+       {"softmax", "log_softmax", "logsumexp", "softmax.scaled_masked", "softmax.state", "softmax.merge",
+        "softmax.online", "cross_entropy", "cross_entropy.soft", "kl_forward", "kl_reverse", "jsd"})
     for (const Format storage : {Format::f64, Format::f32, Format::bf16, Format::f16}) {
       int found = 0;
       for (const Kernel* kernel : Registry::global().kernels(op))
@@ -232,10 +241,11 @@ TEST(TextbookRegistry, HasOnePytorchFormPerOperatorAndFormat) {
     }
 }
 
-// A tail below u is lost when the maximum's 1 is in the pair: x = [17, 0] has r = e^-17 = 4.1e-8, and 0 is read out.
+// A tail below u is lost when the maximum's 1 is in the pair: x = [17, 0] has r = e^-17 = 4.1e-8, and 0 is
+// read out.
 TEST(TextbookState, PairWithTheMaximumLosesTheTail) {
-  for (const auto& [op, kernel] : {std::pair{"softmax.state", "textbook.pytorch"},
-                                   std::pair{"softmax.online", "textbook.online_ml"}}) {
+  for (const auto& [op, kernel] :
+       {std::pair{"softmax.state", "textbook.pytorch"}, std::pair{"softmax.online", "textbook.online_ml"}}) {
     const OneRow row = OneRow(op, Format::f32, 2).row("x", {17, 0});
     EXPECT_EQ(row.run(kernel, "m")[0], 17.0);
     EXPECT_EQ(row.run(kernel, "r")[0], 0.0);
@@ -243,8 +253,8 @@ TEST(TextbookState, PairWithTheMaximumLosesTheTail) {
   }
 }
 
-// Two equal states of r = 2^-30 merge to r = 1 + 2^-29; each l = fl(1 + 2^-30) = 1, so the naive pair gives 1. Merging
-// a state with the empty one does not return r = 2^-30.
+// Two equal states of r = 2^-30 merge to r = 1 + 2^-29; each l = fl(1 + 2^-30) = 1, so the naive pair
+// gives 1. Merging a state with the empty one does not return r = 2^-30.
 TEST(TextbookMerge, PairWithTheMaximumLosesTails) {
   const auto merged = [](double r1, double empty2) {
     OneRow row("softmax.merge", Format::f32, 1);
