@@ -3,6 +3,7 @@
 //
 // Built only where oneDNN 2.x is installed. What a format can do is oneDNN's answer, not a list kept here: a
 // primitive that it does not implement on this processor becomes the verdict `refused`, with its message.
+#include <algorithm>
 #include <list>
 #include <memory>
 #include <string>
@@ -122,7 +123,7 @@ dnnl::memory view(const dnnl::memory::desc& layout, Tensor& tensor) {
 /// Hands a contiguous result to the caller's buffer, which may have gaps.
 void deliver(const Tensor& result, Tensor& output) {
   if (output.is_contiguous() && output.bytes.size() == result.bytes.size()) {
-    output.bytes = result.bytes;
+    std::copy(result.bytes.begin(), result.bytes.end(), output.bytes.begin());
     return;
   }
   for (std::int64_t i = 0; i < result.elements(); ++i) output.set(i, result.get(i));

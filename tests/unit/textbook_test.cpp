@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
+#include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "reference/evaluate.hpp"
@@ -88,6 +89,10 @@ struct CollapseExample {
   double at_target, elsewhere;
 };
 
+void PrintTo(const CollapseExample& example, std::ostream* out) {
+  *out << name(example.storage) << " [" << example.gap << ", 0 x " << example.n - 1 << "]";
+}
+
 // Label 0. elsewhere = fl(exp(fl(-gap - fl(log s)))) and at_target = fl(fl(exp(-fl(log s))) - 1), where s is
 // 1 plus the tail from left to right: every case but the three with at_target != 0 has s = 1, because r <= u.
 class SequentialCollapse : public testing::TestWithParam<CollapseExample> {};
@@ -165,6 +170,12 @@ struct CancellationExample {
   Rows logits;
   Rows divergence, log_target;  ///< one value stands for every class
 };
+
+void PrintTo(const CancellationExample& example, std::ostream* out) {
+  *out << name(example.storage) << " [";
+  for (const double logit : example.logits) *out << " " << logit;
+  *out << " ]";
+}
 
 OneRow distillation(Format storage, const Rows& student, const Rows& teacher) {
   return OneRow("kl_forward", storage, student.size()).row("s", student).row("t", teacher).upstream_of_mean();
