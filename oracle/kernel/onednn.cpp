@@ -1,0 +1,233 @@
+// oneDNN's CPU primitives as kernels under test: softmax and log_softmax, forward and backward, on contiguous
+// rows.
+//
+// Built only where oneDNN 2.x is installed. What a format can do is oneDNN's answer, not a list kept here: a
+// primitive that it does not implement on this processor becomes the verdict `refused`, with its message.
+#include <algorithm>
+#include <list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <oneapi/dnnl/dnnl.hpp>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "reference/operator.hpp"
+
+namespace sumzero {
+namespace {
+
+/// oneDNN on its OpenMP runtime takes the thread count of the calling thread; restored on exit.
+class ThreadCount {
+ public:
+  explicit ThreadCount(int threads) {
+#ifdef _OPENMP
+    before_ = omp_get_max_threads();
+    omp_set_num_threads(threads > 0 ? threads : 1);
+#else
+    static_cast<void>(threads);
+#endif
+  }
+  ~ThreadCount() {
+#ifdef _OPENMP
+    omp_set_num_threads(before_);
+#endif
+  }
+  ThreadCount(const ThreadCount&) = delete;
+  ThreadCount& operator=(const ThreadCount&) = delete;
+
+ private:
+#ifdef _OPENMP
+  int before_ = 1;
+#endif
+};
+
+dnnl::memory::data_type data_type(Format storage) {
+  switch (storage) {
+    case Format::f32:
+      return dnnl::memory::data_type::f32;
+    case Format::bf16:
+      return dnnl::memory::data_type::bf16;
+    case Format::f16:
+      return dnnl::memory::data_type::f16;
+    default:
+      throw Refused("oneDNN 2.x has no " + std::string(name(storage)) + " softmax; use f32 or bf16");
+  }
+}
+
+dnnl::engine& cpu() {
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+struct Softmax {
+  using Forward = dnnl::softmax_forward;
+  using Backward = dnnl::softmax_backward;
+};
+struct LogSoftmax {
+  using Forward = dnnl::logsoftmax_forward;
+  using Backward = dnnl::logsoftmax_backward;
+};
+
+/// What a compiled primitive depends on.
+struct Problem {
+  Format storage;
+  std::int64_t rows, classes;
+  bool backward;
+  int threads;
+  bool operator==(const Problem&) const = default;
+};
+
+struct Compiled {
+  dnnl::memory::desc layout;
+  dnnl::primitive primitive;
+};
+
+template <class Family>
+Compiled compile(const Problem& problem) {
+  const dnnl::memory::desc layout({problem.rows, problem.classes}, data_type(problem.storage),
+                                  dnnl::memory::format_tag::ab);
+  const int class_axis = 1;
+  const typename Family::Forward::primitive_desc forward(
+      typename Family::Forward::desc(dnnl::prop_kind::forward_training, layout, class_axis), cpu());
+  if (!problem.backward) return {layout, typename Family::Forward(forward)};
+  const typename Family::Backward::primitive_desc backward(
+      typename Family::Backward::desc(layout, layout, class_axis), cpu(), forward);
+  return {layout, typename Family::Backward(backward)};
+}
+
+/// Compiled primitives of this thread, the most recently used first. A bounded list, because a campaign sees
+/// many shapes and each primitive holds generated code.
+template <class Family>
+const Compiled& compiled(const Problem& problem) {
+  constexpr std::size_t capacity = 64;
+  thread_local std::list<std::pair<Problem, Compiled>> recent;
+  for (auto entry = recent.begin(); entry != recent.end(); ++entry) {
+    if (!(entry->first == problem)) continue;
+    recent.splice(recent.begin(), recent, entry);
+    return recent.front().second;
+  }
+  recent.emplace_front(problem, compile<Family>(problem));
+  if (recent.size() > capacity) recent.pop_back();
+  return recent.front().second;
+}
+
+dnnl::memory view(const dnnl::memory::desc& layout, Tensor& tensor) {
+  return dnnl::memory(layout, cpu(), tensor.bytes.data());
+}
+
+/// Hands a contiguous result to the caller's buffer, which may have gaps.
+void deliver(const Tensor& result, Tensor& output) {
+  if (output.is_contiguous() && output.bytes.size() == result.bytes.size()) {
+    std::copy(result.bytes.begin(), result.bytes.end(), output.bytes.begin());
+    return;
+  }
+  for (std::int64_t i = 0; i < result.elements(); ++i) output.set(i, result.get(i));
+}
+
+template <class Family>
+class OneDnnKernel : public Kernel {
+ public:
+  OneDnnKernel(std::string operator_name, std::string one_line, bool divides) : divides_(divides) {
+    op = std::move(operator_name);
+    name = "onednn";
+    summary = std::move(one_line);
+  }
+
+  /// Every format may be asked for; run refuses what oneDNN does not implement.
+  bool supports(Format storage) const override { return is_floating(storage); }
+
+  /// Declared, not derived: oneDNN documents no bound. The figures are the relative tolerances that its own
+  /// test program benchdnn grants a whole f32 result: 1e-6 = 16.8 u for softmax, 4e-6 = 67.1 u for
+  /// logsoftmax. benchdnn keeps log s away from 0; nearer, the generated AVX2 logarithm has an absolute error
+  /// of some 1e-6 instead, and log 1 is not 0. Its exponential flushes not only subnormal results but all
+  /// below 2^-125, and is not monotone. The order of sums differs between processors and directions.
+  Contract contract(Format) const override {
+    Contract claim;
+    claim.accumulator = Format::f32;
+    claim.exp_error = 17;
+    claim.log_error = 68;
+    claim.summation.kind = SummationTree::Kind::unknown;
+    claim.flush_to_zero = true;
+    claim.reciprocal = divides_;
+    claim.monotone = false;
+    claim.stores_intermediates = true;
+    claim.kind = "declared";
+    claim.note = "oneDNN documents no error bound; figures are the tolerances of its test program";
+    return claim;
+  }
+
+  void run(const Call& call) const override {
+    refuse_policies(call);
+    if (call.input.extents[0] == 0) return;
+    const ThreadCount scope(call.threads);
+    try {
+      execute(call);
+    } catch (const dnnl::error& failure) {
+      throw Refused("oneDNN " + op + ", " + std::string(sumzero::name(call.input.storage)) +
+                    " on this processor: " + failure.message + " (" +
+                    std::string(status_name(failure.status)) + ")");
+    }
+  }
+
+ private:
+  static std::string_view status_name(dnnl_status_t status) {
+    switch (status) {
+      case dnnl_unimplemented:
+        return "unimplemented";
+      case dnnl_invalid_arguments:
+        return "invalid arguments";
+      case dnnl_out_of_memory:
+        return "out of memory";
+      default:
+        return "runtime error";
+    }
+  }
+
+  /// oneDNN has no limit mode: special rows come out as its arithmetic has them.
+  static void refuse_policies(const Call& call) {
+    const std::vector<double> attributes = attribute_values(call.signature, call.input);
+    for (std::size_t i = 0; i < attributes.size(); ++i)
+      if (attributes[i] != 0)
+        throw Refused("oneDNN has no " + call.signature.attributes[i].name + "; leave it at nan");
+  }
+
+  void execute(const Call& call) const {
+    const Problem forward{call.input.storage, call.input.extents[0], call.input.extents[1], false,
+                          call.threads};
+    Tensor x = call.input.inputs.at("x").packed();
+    Tensor value = Tensor::contiguous(x.format, x.shape);
+    dnnl::stream stream(cpu());
+    const Compiled& first = compiled<Family>(forward);
+    first.primitive.execute(
+        stream, {{DNNL_ARG_SRC, view(first.layout, x)}, {DNNL_ARG_DST, view(first.layout, value)}});
+    stream.wait();
+    if (!call.outputs[0].bytes.empty()) deliver(value, call.outputs[0]);
+
+    const auto upstream = call.input.inputs.find("g");
+    if (upstream == call.input.inputs.end() || call.outputs[1].bytes.empty()) return;
+    Problem backward = forward;
+    backward.backward = true;
+    Tensor g = upstream->second.packed(), gradient = Tensor::contiguous(x.format, x.shape);
+    const Compiled& second = compiled<Family>(backward);
+    second.primitive.execute(stream, {{DNNL_ARG_DST, view(second.layout, value)},
+                                      {DNNL_ARG_DIFF_DST, view(second.layout, g)},
+                                      {DNNL_ARG_DIFF_SRC, view(second.layout, gradient)}});
+    stream.wait();
+    deliver(gradient, call.outputs[1]);
+  }
+
+  bool divides_;
+};
+
+static const Registered softmax_kernel{std::make_unique<OneDnnKernel<Softmax>>(
+    "softmax", "oneDNN softmax primitive, forward and backward", true)};
+static const Registered log_softmax_kernel{std::make_unique<OneDnnKernel<LogSoftmax>>(
+    "log_softmax", "oneDNN logsoftmax primitive, forward and backward", false)};
+
+}  // namespace
+}  // namespace sumzero
