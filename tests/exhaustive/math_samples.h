@@ -35,7 +35,8 @@ T AnyBinade(std::mt19937_64& random, bool negative) {
   return negative ? -x : x;
 }
 
-// At least `count` inputs of exp, expm1, log1p or log, a multiple of 16; the same seed gives the same inputs.
+// The hard inputs of exp, expm1, log1p or log, then at least `count` random ones; together a multiple of 16.
+// The same seed gives the same inputs.
 template <typename T>
 std::vector<T> Samples(std::string_view function, size_t count, uint64_t seed) {
   using Limits = std::numeric_limits<T>;
@@ -52,8 +53,8 @@ std::vector<T> Samples(std::string_view function, size_t count, uint64_t seed) {
       AppendNeighbourhood(samples, x, kSteps);
     }
     for (int k = -1080; k <= 1030; ++k) {
-      AppendNeighbourhood(samples, static_cast<T>((k + 0.5) * std::log(2.0)), 8);
-      AppendNeighbourhood(samples, static_cast<T>(k * std::log(2.0)), 8);
+      AppendNeighbourhood(samples, static_cast<T>((k + 0.5) * std::log(2.0)), 4);
+      AppendNeighbourhood(samples, static_cast<T>(k * std::log(2.0)), 2);
     }
   } else {
     // The zero of the function, the end of the domain, and both ends of the significand's interval in every
@@ -64,7 +65,7 @@ std::vector<T> Samples(std::string_view function, size_t count, uint64_t seed) {
     }
     for (int e = Limits::min_exponent - Limits::digits; e < Limits::max_exponent; ++e) {
       for (const T m : {T{1}, T{2} / 3, std::sqrt(T{0.5}), T{4} / 3, std::sqrt(T{2})}) {
-        AppendNeighbourhood(samples, std::ldexp(m, e) - offset, 8);
+        AppendNeighbourhood(samples, std::ldexp(m, e) - offset, 2);
       }
     }
   }
@@ -73,7 +74,8 @@ std::vector<T> Samples(std::string_view function, size_t count, uint64_t seed) {
   const T span = exponential ? std::log(Limits::max()) * T{1.06} : T{4};
   std::uniform_real_distribution<T> even(exponential ? -span : T{0}, span), near(T{-1}, T{1}),
       boundary(T{-0.75}, T{0.75});
-  while (samples.size() < count || samples.size() % 16 != 0) {
+  const size_t enough = samples.size() + count;
+  while (samples.size() < enough || samples.size() % 16 != 0) {
     switch (samples.size() % 4) {
       case 0:
         samples.push_back(AnyBinade<T>(random, random() % 2 != 0));
