@@ -16,6 +16,10 @@ struct GeneralisedJsd {
     Signature s = distillation_signature(
         "jsd", "distillation: generalised Jensen-Shannon divergence with teacher weight beta, both gradients");
     s.attributes.push_back({"beta", 0.5, 0.0, 1 - 0x1p-24, true, {}});
+    // a, b: |a_i|, |b_i|; y: condition of the log1p that gave them; va, vb: the two terms of the loss; wa, wb: the terms
+    // with expm1 in place of phi2.
+    s.quantities.insert(s.quantities.end(), {"beta", "rest"});
+    s.arrays.insert(s.arrays.end(), {"ja", "jb", "y", "va", "vb", "wa", "wb"});
     return s;
   }
 
@@ -72,6 +76,47 @@ struct GeneralisedJsd {
     if (is_special(problem.factor)) {
       problem.fill(1, std::nan(""));
       problem.fill(2, std::nan(""));
+    }
+    if (problem.wants_quantities()) {
+      divergence_quantities(row, problem, factors.loss, scale);
+      quantities(row, a, b, problem);
+    }
+  }
+
+ private:
+  template <class N>
+  static void quantities(const Divergence<N>& row, const std::vector<N>& a, const std::vector<N>& b,
+                         RowProblem<N>& problem) {
+    constexpr double outward = 1 + 0x1p-40;
+    const double beta = problem.attribute[3], rest = 1 - beta;
+    const std::size_t slot = divergence_arrays().size();
+    problem.scalar(divergence_scalars().size(), beta);
+    problem.scalar(divergence_scalars().size() + 1, rest);
+    for (std::size_t i = slot; i < slot + 7; ++i) problem.array(i).assign(problem.n, 0.0);
+    // w |expm1(l)| and w phi2(l), both at most M + w (1 + |l|) with M the mixture.
+    const auto terms = [&](double w, double l, double size, double mixed, double& by_expm1, double& by_phi2) {
+      const double signed_size = l < 0 ? -size : size, cap = mixed + w * (1 + size);
+      by_expm1 = std::min(w * std::fabs(std::expm1(signed_size)), cap) * outward;
+      by_phi2 = std::min(w * magnitude_upper(phi2(Ball(signed_size))), cap) * outward;
+    };
+    for (std::size_t j = 0; j < problem.n; ++j) {
+      const bool dead_q = row.base.is_dead(j), dead_p = row.other.is_dead(j);
+      const double q = problem.array(0)[j], p = problem.array(1)[j], mixed = (beta * q + rest * p) * outward;
+      double ja = 0, jb = 0, wa = 0, wb = 0, va = dead_q ? mixed : 0, vb = dead_p ? mixed : 0;
+      if (!dead_q) ja = magnitude_upper(a[j]), terms(q, midpoint_hint(a[j]), ja, mixed, wa, va);
+      if (!dead_p) jb = magnitude_upper(b[j]), terms(p, midpoint_hint(b[j]), jb, mixed, wb, vb);
+      // |y|/(1+y) with y the argument of the log1p: 1 + y = M/q or M/p, at least beta or rest.
+      const double lower = midpoint_hint(row.log_ratio[j]) < 0 ? beta : rest;
+      if (!dead_q && !dead_p) {
+        const double y = (midpoint_hint(row.log_ratio[j]) < 0 ? rest : beta) * -std::expm1(-problem.array(7)[j]);
+        problem.array(slot + 2)[j] = y / std::max(lower, 1 - y) * outward;
+      }
+      problem.array(slot)[j] = ja;
+      problem.array(slot + 1)[j] = jb;
+      problem.array(slot + 3)[j] = beta * va * outward;
+      problem.array(slot + 4)[j] = rest * vb * outward;
+      problem.array(slot + 5)[j] = beta * wa * outward;
+      problem.array(slot + 6)[j] = rest * wb * outward;
     }
   }
 };
