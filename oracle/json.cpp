@@ -19,7 +19,7 @@ constexpr std::size_t line_width = 110;
 constexpr std::string_view base64_alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 // Long names are cut in messages: a hostile file must not turn one sentence into a page.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr std::size_t longest = 60;
   std::string shown = valid_utf8(text.substr(0, longest));
   return "'" + shown + (text.size() > longest ? "...'" : "'");
@@ -46,20 +46,30 @@ class Watch {
       if (depth >= deepest_nesting)
         throw InvalidInput(source_ + ": nested deeper than " + std::to_string(deepest_nesting) +
                            " levels; no file of this kind needs that");
-      if (event == json::parse_event_t::object_start) keys_.emplace_back();
+      if (event == json::parse_event_t::object_start) objects_.emplace_back();
     } else if (event == json::parse_event_t::key) {
-      if (!keys_.back().insert(value.get<std::string>()).second)
-        throw InvalidInput(source_ + ": key " + quoted(value.get<std::string>()) + " occurs twice in one object (level " +
-                           std::to_string(depth) + "); keep one of them");
+      objects_.back().latest = value.get<std::string>();
+      if (!objects_.back().keys.insert(objects_.back().latest).second)
+        throw InvalidInput(source_ + ", field " + path() + ": the key occurs twice in one object; keep one of them");
     } else if (event == json::parse_event_t::object_end) {
-      keys_.pop_back();
+      objects_.pop_back();
     }
     return true;
   }
 
  private:
+  struct Object {
+    std::set<std::string> keys;
+    std::string latest;
+  };
+  std::string path() const {
+    std::string path;
+    for (const Object& object : objects_) path += (path.empty() ? "" : ".") + object.latest;
+    return in_quotes(path);
+  }
+
   const std::string& source_;
-  std::vector<std::set<std::string>> keys_;
+  std::vector<Object> objects_;
 };
 
 std::string line_and_column(std::string_view text, std::size_t byte) {
@@ -176,7 +186,7 @@ double JsonValue::number() const {
   if (value_->is_number()) return value_->get<double>();
   const std::optional<double> number = number_from_text(value_->get_ref<const std::string&>());
   if (!number)
-    fail(quoted(value_->get_ref<const std::string&>()) +
+    fail(in_quotes(value_->get_ref<const std::string&>()) +
          " is not a number; write a decimal, a hexadecimal float such as 0x1.8p+3, inf, -inf or nan");
   return *number;
 }
@@ -206,14 +216,14 @@ std::optional<JsonValue> JsonValue::find(std::string_view key) const {
   require(value_->is_object(), "an object");
   const auto found = value_->find(std::string(key));
   if (found == value_->end()) return std::nullopt;
-  std::string shown = quoted(key);
+  std::string shown = in_quotes(key);
   shown = shown.substr(1, shown.size() - 2);
   return JsonValue(*found, source_, path_.empty() ? shown : path_ + "." + shown);
 }
 
 JsonValue JsonValue::at(std::string_view key) const {
   if (std::optional<JsonValue> found = find(key)) return *found;
-  fail("the field " + quoted(key) + " is missing; add it");
+  fail("the field " + in_quotes(key) + " is missing; add it");
 }
 
 void JsonValue::only(std::initializer_list<std::string_view> known) const {
@@ -222,7 +232,7 @@ void JsonValue::only(std::initializer_list<std::string_view> known) const {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     std::string names;
     for (const std::string_view name : known) names += (names.empty() ? "" : ", ") + std::string(name);
-    fail("unknown field " + quoted(key) + "; known: " + names);
+    fail("unknown field " + in_quotes(key) + "; known: " + names);
   }
 }
 
@@ -230,7 +240,7 @@ void JsonValue::require_schema(std::string_view schema) const {
   require(value_->is_object(), "an object");
   const std::string found = at("schema").text();
   if (found != schema)
-    fail("schema " + quoted(found) + " is not " + std::string(schema) +
+    fail("schema " + in_quotes(found) + " is not " + std::string(schema) +
          "; write the file again with this version of sumzero");
 }
 
