@@ -252,11 +252,15 @@ std::string hex_text(double value) {
   return (std::signbit(value) ? "-0x" : "0x") + std::string(digits.data(), end.ptr);
 }
 
-std::string exact_text(double value) {
+std::string decimal_text(double value) {
   if (!std::isfinite(value)) return hex_text(value);
   std::array<char, 40> digits;
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value);
-  const std::string decimal(digits.data(), end.ptr);
+  return std::string(digits.data(), end.ptr);
+}
+
+std::string exact_text(double value) {
+  const std::string decimal = decimal_text(value);
   return decimal.size() <= 9 ? decimal : hex_text(value);
 }
 

@@ -59,7 +59,9 @@ class JsonValue {
 /// The value as a hexadecimal float that reads back exactly ("0x1.8p+3"); "nan", "inf" and "-inf" for the rest.
 /// Independent of the locale; NaN payloads and signs are not kept.
 std::string hex_text(double value);
-/// Shortest decimal that reads back exactly when it has at most 9 characters, else `hex_text`.
+/// Shortest decimal that reads back exactly, or "nan", "inf", "-inf".
+std::string decimal_text(double value);
+/// `decimal_text` when that has at most 9 characters, else `hex_text`.
 std::string exact_text(double value);
 /// Reads what the two functions above write, and any other decimal or hexadecimal float; nothing else.
 std::optional<double> number_from_text(std::string_view text);
