@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "oracle/file.hpp"
+#include "tests/unit/samples.hpp"
 
 namespace sumzero {
 namespace {
@@ -32,19 +33,6 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-/// The Collapse pair: f32 logits 17 and 0, label 0.
-Case collapse_pair() {
-  Case input;
-  input.op = "cross_entropy";
-  input.storage = Format::f32;
-  input.extents = {1, 2};
-  input.attributes = {{"reduction", 2}};
-  Tensor x = Tensor::contiguous(Format::f32, {1, 2});
-  x.set(0, 17);
-  input.inputs = {{"x", x}, {"label", Tensor::contiguous(Format::index, {1})}};
-  return input;
-}
-
 /// Message of the InvalidInput that a text causes; empty when it is accepted.
 std::string complaint(const std::string& text) {
   try {
@@ -53,12 +41,6 @@ std::string complaint(const std::string& text) {
   } catch (const InvalidInput& error) {
     return error.what();
   }
-}
-
-std::string replaced(std::string text, const std::string& what, const std::string& by) {
-  const std::size_t at = text.find(what);
-  EXPECT_NE(at, std::string::npos) << what << " is not in\n" << text;
-  return at == std::string::npos ? text : text.replace(at, what.size(), by);
 }
 
 /// Storage bits with every NaN made the same one.
