@@ -13,6 +13,8 @@
 #include "fuzz/recipe.hpp"
 #include "fuzz/recipe_generator.hpp"
 #include "oracle/environment.hpp"
+#include "oracle/file.hpp"
+#include "oracle/json.hpp"
 #include "oracle/report.hpp"
 #include "oracle/witness.hpp"
 
@@ -302,8 +304,9 @@ class Campaign {
 
   std::optional<Report> load_state(std::uint64_t& next) const {
     if (!std::filesystem::exists(state_path())) return std::nullopt;
-    const JsonValue state = read_json(state_path());
-    const auto number = [&](const char* field) { return state.at(field).unsigned_integer(); };
+    const nlohmann::json text = parse_json(read_file(state_path()), state_path().string());
+    const JsonValue state(text, state_path().string());
+    const auto number = [&](const char* field) { return state.at(field).count(); };
     if (number("seed") != options_.seed || number("shard") != options_.shard || number("shards") != options_.shards)
       throw InvalidInput(state_path().string() + ": was written with another seed or shard; repeat them or choose another --out");
     Report earlier = read_report(*options_.out / "report.json");
@@ -316,7 +319,7 @@ class Campaign {
   void save(const Report& report, std::uint64_t next) const {
     write_report(*options_.out / "report.json", report);
     nlohmann::json state = {{"seed", options_.seed}, {"shard", options_.shard}, {"shards", options_.shards}, {"next", next}};
-    write_file_atomically(state_path(), state.dump(1) + "\n");
+    write_file(state_path(), pretty(state));
   }
 
   const CampaignOptions& options_;
