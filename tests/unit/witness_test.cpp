@@ -359,6 +359,17 @@ TEST(Witness, OffsetsOutsideTheStorageAreRefused) {
   }
 }
 
+// One byte an element: the last index does not overflow by being scaled, so only the offset itself can be refused.
+TEST(Witness, OffsetsAtTheEndOfTheIndexRangeAreRefused) {
+  const auto text = [](const std::string& offset) {
+    return R"({"schema": "sumzero-case/1", "operator": "softmax.scaled_masked", "storage": "f32", "extents": [1, 1],
+      "inputs": {"x": {"format": "f32", "shape": [1, 1], "data": [1]},
+      "mask": {"format": "bool", "shape": [1, 1], "elements": 1, "data": [1], "offset": )" + offset + "}}}";
+  };
+  EXPECT_EQ(complaint(text("0")), "");
+  EXPECT_NE(complaint(text("9223372036854775807")).find("leaves the 1 stored elements"), std::string::npos);
+}
+
 // A text of 300 bytes whose strides broadcast one element to 10^18: the size is checked before anything is allocated.
 TEST(Witness, BroadcastShapesMustBeBackedByData) {
   const auto text = [](const std::string& rows) {
