@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "fuzz/examine.hpp"
 #include "fuzz/minimise.hpp"
@@ -261,9 +262,14 @@ class Campaign {
     record_index(best_.gradient_sum, best_.gradient_sum_output, report_.gradient_sum_index, false);
     record_index(best_.sum, best_.sum_output, report_.sum_index, true);
     for (const auto& [complaint, places] : best_.complaints) add_violation(complaint, places[1].index);
-    std::stable_sort(report_.violations.begin(), report_.violations.end(), [](const Violation& a, const Violation& b) {
-      return a.input.extents[0] * a.input.extents[1] < b.input.extents[0] * b.input.extents[1];
-    });
+    // The telling ones first, then the small ones.
+    static const std::vector<std::string> order = {"gradient sum", "exact zero", "probability sum", "finite", "special values", "bound"};
+    const auto rank = [](const Violation& v) {
+      const auto place = std::find(order.begin(), order.end(), v.property) - order.begin();
+      return std::tuple(place, v.kind.empty(), v.input.extents[0] * v.input.extents[1]);
+    };
+    std::stable_sort(report_.violations.begin(), report_.violations.end(),
+                     [&](const Violation& a, const Violation& b) { return rank(a) < rank(b); });
   }
 
   void record_index(const Place& place, int output, IndexRecord& record, bool probability) {

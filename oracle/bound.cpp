@@ -85,7 +85,8 @@ struct Bound::Program {
     return push(std::move(node));
   }
 
-  // One array per node would waste memory; a node's value is a scalar or a row, evaluated depth first.
+  // One array per node would waste memory; a node's value is a scalar or a row of n, evaluated depth first. A per-row
+  // output (`entries` = 1) has a scalar `exact`, and arrays enter its bound through sums.
   struct Value {
     double scalar = 0;
     const double* row = nullptr;   // borrowed or owned
@@ -103,7 +104,7 @@ struct Bound::Program {
       case Op::scalar: result.scalar = scalars[node.slot]; return result;
       case Op::array: result.row = arrays[node.slot].data(); return result;
       case Op::exact:
-        if (entries == 1) result.scalar = exact[0];
+        if (entries != n || n == 1) result.scalar = exact[0];
         else result.row = exact;
         return result;
       default: break;
@@ -128,8 +129,8 @@ struct Bound::Program {
         result.scalar = f(result.scalar);
         return result;
       }
-      std::vector<double> values(entries);
-      for (std::size_t j = 0; j < entries; ++j) values[j] = f(result.row[j]);
+      std::vector<double> values(n);
+      for (std::size_t j = 0; j < n; ++j) values[j] = f(result.row[j]);
       result.owned = std::move(values);
       result.row = result.owned.data();
       return result;
@@ -141,14 +142,14 @@ struct Bound::Program {
         continue;
       }
       std::vector<double> values = !result.owned.empty() ? std::move(result.owned)
-                                   : !right.owned.empty() ? std::move(right.owned) : std::vector<double>(entries);
+                                   : !right.owned.empty() ? std::move(right.owned) : std::vector<double>(n);
       const double* a = result.row;
       const double* b = right.row;
       const double a_scalar = result.scalar, b_scalar = right.scalar;
       const auto combine = [&](auto f) {
-        if (a && b) for (std::size_t j = 0; j < entries; ++j) values[j] = f(a[j], b[j]);
-        else if (a) for (std::size_t j = 0; j < entries; ++j) values[j] = f(a[j], b_scalar);
-        else for (std::size_t j = 0; j < entries; ++j) values[j] = f(a_scalar, b[j]);
+        if (a && b) for (std::size_t j = 0; j < n; ++j) values[j] = f(a[j], b[j]);
+        else if (a) for (std::size_t j = 0; j < n; ++j) values[j] = f(a[j], b_scalar);
+        else for (std::size_t j = 0; j < n; ++j) values[j] = f(a_scalar, b[j]);
       };
       switch (node.op) {
         case Op::add: combine([](double x, double y) { return x + y; }); break;
