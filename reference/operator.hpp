@@ -3,6 +3,10 @@
 // fast/ includes this header and no other of reference/: a kernel never sees a reference formula.
 #pragma once
 
+#ifdef __FAST_MATH__
+#error "-ffast-math (or -Ofast) voids every error bound; compile without it"
+#endif
+
 #include <array>
 #include <cstddef>
 #include <cstdint>

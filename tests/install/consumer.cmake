@@ -1,0 +1,28 @@
+# Installs the build into a fresh prefix, configures and builds the consumer against it, and runs what it made.
+file(REMOVE_RECURSE ${WORK})
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  if(NOT code EQUAL 0)
+    message(FATAL_ERROR "${ARGN} exited with ${code}:\n${text}")
+  endif()
+endfunction()
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
+run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_BUILD_TYPE=Release)
+run(${CMAKE_COMMAND} --build ${WORK}/build)
+run(${WORK}/build/own_test)
+run(${WORK}/build/own_kernel fuzz softmax --kernel mine --cases 2000 --quiet)
+
+# The same kernel with the maximum's 1 added first must not pass.
+execute_process(COMMAND ${WORK}/build/own_kernel fuzz cross_entropy --kernel mine.collapsing --cases 600 --quiet RESULT_VARIABLE code)
+if(NOT code EQUAL 1)
+  message(FATAL_ERROR "the collapsing kernel exited with ${code} instead of 1")
+endif()
+run(${WORK}/prefix/bin/sumzero list)
+
+# A consumer that voids the bounds is refused by the compiler.
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/fast_math -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_CXX_FLAGS=-ffast-math
+                OUTPUT_QUIET)
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/fast_math RESULT_VARIABLE code OUTPUT_VARIABLE text ERROR_VARIABLE text)
+if(code EQUAL 0 OR NOT text MATCHES "voids every error bound")
+  message(FATAL_ERROR "-ffast-math was not refused:\n${text}")
+endif()
