@@ -47,10 +47,16 @@ void LogSoftmaxIrregular(const Row<typename A::Element>& row) {
     Fill(logp, row.n, -kInfinity<Element>);
     if (logp) logp[c.index] = 0;
     if (!gx || !g) return Fill(gx, row.n, 0);
-    const auto others = SumExcept(A::d, row.n, c.index,
-                                  [&](size_t i, auto at) HWY_ATTR { return Load(at, A::d, g + i, 0); });
+    // The sum is the result itself: two doubles leave its one rounding.
+    double high = 0, low = 0;
+    for (size_t j = 0; j < row.n; ++j) {
+      if (j == c.index) continue;
+      const double sum = high + g[j], part = sum - high;
+      low += (high - (sum - part)) + (g[j] - part);
+      high = sum;
+    }
     std::copy_n(g, row.n, gx);
-    gx[c.index] = static_cast<Element>(0 - others);
+    gx[c.index] = static_cast<Element>(0 - (std::isfinite(high) ? high + low : high));
     return;
   }
   const bool zeros = c.kind == Kind::empty && row.attribute[1] != 0;

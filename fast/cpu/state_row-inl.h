@@ -21,7 +21,17 @@ struct Moved {
 template <class A>
 HWY_INLINE Moved<A> MoveTail(typename A::Lane m1, typename A::Lane m2, typename A::Lane r2) {
   using Lane = typename A::Lane;
-  const Lane w = hn::GetLane(A::ExpOfDifference(hn::Set(A::d, m2), hn::Set(A::d, m1)));
+  const auto exponential = [](Lane x, Lane m) HWY_ATTR {
+    return hn::GetLane(A::ExpOfDifference(hn::Set(A::d, x), hn::Set(A::d, m)));
+  };
+  constexpr Lane kNearUnderflow = std::is_same_v<Lane, float> ? Lane(-80) : Lane(-690);
+  if (m2 - m1 < kNearUnderflow) {
+    // w alone may be subnormal where a large r2 makes the product normal. The second half's error is far below what the
+    // rounded shift may cost at such a gap.
+    const Lane half = exponential(m2 / 2, m1 / 2);
+    return {(Lane(1) + r2) * half * half, half * half};
+  }
+  const Lane w = exponential(m2, m1);
   return {(Lane(1) + r2) * w, w};
 }
 

@@ -193,7 +193,7 @@ TEST_P(EveryKernel, StaysWithinItsBoundFarFromZeroAndWithTies) {
     for (std::size_t i = 0; i < n; ++i) {
       shifted[i] = 1000 + random.normal(5);
       tied[i] = static_cast<double>(random.below(3)) * 20;
-      wide[i] = random.normal(500);
+      wide[i] = random.normal(150);
     }
     for (const Values& x : {shifted, tied, wide})
       for (const Case& c : cases_of(storage(), 1, x, random)) expect_judged(c, kernel(), "shifted, tied or wide");
@@ -232,7 +232,7 @@ TEST_P(EveryKernel, MergesWithinItsBound) {
     const auto pick = [&](double regular) { return i >= 200 && random.below(3) == 0 ? special[random.below(6)] : regular; };
     const double m1 = round_to(type, random.normal(20));
     add_input(c, "m1", {pick(m1)});
-    add_input(c, "m2", {pick(i % 7 == 0 ? m1 : m1 + random.normal(i % 2 ? 1 : 60))});
+    add_input(c, "m2", {pick(i % 7 == 0 ? m1 : m1 + random.normal(i % 2 ? 1 : i % 4 ? 60 : 500))});
     add_input(c, "r1", {std::fabs(pick(std::exp(random.normal(10))))});
     add_input(c, "r2", {std::fabs(pick(std::exp(random.normal(10))))});
     add_input(c, "e1", {double(i >= 200 && random.below(4) == 0)});
@@ -374,7 +374,8 @@ TEST_P(EveryKernel, WritesOnlyWhatIsWanted) {
       if (spec.role == Role::upstream) forward.inputs.erase(spec.name);
     const std::vector<Tensor> out = run(forward, kernel());
     for (std::size_t i = 0; i < out.size(); ++i) {
-      if (s.outputs[i].gradient_of < 0) EXPECT_EQ(bits(expected[i]), bits(out[i])) << c.op << " " << s.outputs[i].name;
+      const bool gradient = s.outputs[i].gradient_of >= 0 || s.outputs[i].name == "gscale";
+      if (!gradient) EXPECT_EQ(bits(expected[i]), bits(out[i])) << c.op << " " << s.outputs[i].name;
       else EXPECT_EQ(row_of(out[i]), Values(static_cast<std::size_t>(out[i].elements()), 0.0)) << c.op;
     }
   }
