@@ -7,8 +7,9 @@
 //   d_j = ((other_j - base_j) - (other_k - base_k))/T, kept as high + low;  w = expm1(d)
 //   S = sum b w;  D = 1 + S, or sum b (1 + w) when S < -1/2;  o - b = b (w - S)/D;  h = log(o/b) = d - log D
 //   KL(b || o) = sum b phi2(h), phi2(h) = e^h - 1 - h, which for |h| > 1 is (w - S)/D - h;  x = d - sum b d
-// Far form: both softmaxes by D1, o - b directly with the complement at k, b phi2(h) = o - b (1 + h) for |h| > 1, and an entry
-// with a dead base adds its limit o.
+// Far form: both softmaxes by D1, h from their logarithms, o - b directly with the complement at k, b phi2(h) = o - b (1 + h)
+// for |h| > 1, and an entry with a dead base adds its limit o. x stays d - sum b d, which is h + KL without its cancellation:
+// exactly zero where one base entry holds all the mass.
 
 #if defined(SUMZERO_FAST_CPU_DIVERGENCE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SUMZERO_FAST_CPU_DIVERGENCE_INL_H_
@@ -100,14 +101,16 @@ struct Rows {
   std::size_t n, padded;
   A *base, *other;         ///< logits
   A *b, *o;                ///< probabilities; o only in the far form or when asked for
-  A *d, *w;                ///< near form; far form: d holds h
+  A *d, *w;                ///< d is 0 where the base is dead; w is h in the far form
   Tail<A> base_tail, other_tail;
   bool regular = false, near = false;
   bool infinite = false;   ///< the other is dead where the base is live
-  A sum = 0, inverse = 1, log_d = 0, mean = 0;  ///< S, 1/D, log D, sum b d
+  A sum = 0, inverse = 1, log_d = 0, mean = 0, correction = 0;  ///< S, 1/D, log D, sum b d, sum b (d - mean)
 
-  /// h_j = log(o_j/b_j); an entry that is dead on either side has h = 0, with one exception: see FarRatios.
-  HWY_INLINE Vector<A> Ratio(std::size_t i) const { return hn::Sub(Read<A>(d + i), Splat<A>(log_d)); }
+  /// h_j = log(o_j/b_j). Entries that are dead on one side: see FarRatios; on both: finite.
+  HWY_INLINE Vector<A> Ratio(std::size_t i) const {
+    return near ? hn::Sub(Read<A>(d + i), Splat<A>(log_d)) : Read<A>(w + i);
+  }
 };
 
 /// Number of working arrays that Analyse uses.
@@ -125,7 +128,7 @@ HWY_INLINE void OtherSoftmax(Rows<A>& rows, A largest, const Temperature<A>& t) 
                    [&](std::size_t i) HWY_ATTR { Write<A>(hn::Mul(Read<A>(rows.o + i), inverse), rows.o + i); });
 }
 
-/// h from the two log-softmaxes, into d. Dead base: kBeyond; dead other: -kBeyond; dead on both sides: 0.
+/// h from the two log-softmaxes, into w. Dead base: kBeyond; dead other: -kBeyond; dead on both sides: 0.
 template <class A>
 HWY_INLINE void FarRatios(Rows<A>& rows, const Temperature<A>& t) {
   const Vector<A> base_m = Splat<A>(rows.base_tail.m), other_m = Splat<A>(rows.other_tail.m);
@@ -142,7 +145,7 @@ HWY_INLINE void FarRatios(Rows<A>& rows, const Temperature<A>& t) {
     h = hn::IfThenElse(other_dead, hn::Neg(beyond), h);
     h = hn::IfThenElse(base_dead, beyond, h);
     h = hn::IfThenZeroElse(hn::And(base_dead, other_dead), h);
-    Write<A>(h, rows.d + i);
+    Write<A>(h, rows.w + i);
   });
 }
 
@@ -171,8 +174,7 @@ HWY_INLINE Rows<A> Analyse(const T* base, const T* other, std::size_t n, const T
   rows.base_tail = TemperedTail<A>(rows.base, base_range.largest, padded, t, rows.b);
   const Vector<A> inverse = Splat<A>(1 / rows.base_tail.s);
 
-  rows.near = !one_sided;
-  if (rows.near) {
+  if (!rows.infinite) {
     const std::size_t k = rows.base_tail.k;
     Vector<A> offset_low;
     const Vector<A> offset = TwoDiff<A>(Splat<A>(rows.other[k]), Splat<A>(rows.base[k]), offset_low);
@@ -198,10 +200,10 @@ HWY_INLINE Rows<A> Analyse(const T* base, const T* other, std::size_t n, const T
       terms[0] = hn::Mul(b, w);
       terms[1] = hn::Mul(b, d);
     });
-    rows.near = hn::AllTrue(tag, hn::Le(largest, Splat<A>(80)));
+    rows.near = !one_sided && hn::AllTrue(tag, hn::Le(largest, Splat<A>(80)));
+    rows.mean = sums.total[1];
     if (rows.near) {
       rows.sum = sums.total[0];
-      rows.mean = sums.total[1];
       if (rows.sum < A(-0.5)) {
         const A d = SumOver<A, 1>(padded, [&](std::size_t i, Vector<A>* terms) HWY_ATTR {
                       terms[0] = hn::Mul(Read<A>(rows.b + i), hn::Add(Splat<A>(1), Read<A>(rows.w + i)));
@@ -212,6 +214,13 @@ HWY_INLINE Rows<A> Analyse(const T* base, const T* other, std::size_t n, const T
         rows.inverse = 1 / (1 + rows.sum);
         rows.log_d = ScalarLog1p<A>(rows.sum);
       }
+    } else {
+      // d is large somewhere, and so may be its mean: centre once more, so that the mean's own error and that of sum b = 1
+      // count relative to what is left.
+      const Vector<A> mean = Splat<A>(rows.mean);
+      rows.correction = SumOver<A, 1>(padded, [&](std::size_t i, Vector<A>* terms) HWY_ATTR {
+                          terms[0] = hn::Mul(Read<A>(rows.b + i), hn::Sub(Read<A>(rows.d + i), mean));
+                        }).total[0];
     }
   } else {
     ForEachVector<A>(padded,
@@ -236,7 +245,7 @@ HWY_INLINE A Loss(const Rows<A>& rows) {
            } else {
              beyond = hn::Sub(hn::Sub(Read<A>(rows.o + i), b), hn::Mul(b, h));
            }
-           terms[0] = MaxOrSecond(hn::IfThenElse(hn::Le(hn::Abs(h), one), by_series, beyond), hn::Zero(tag));
+           terms[0] = MaxOrSecond(hn::Zero(tag), hn::IfThenElse(hn::Le(hn::Abs(h), one), by_series, beyond));
          }).total[0];
 }
 
@@ -251,7 +260,7 @@ HWY_INLINE void StoreDifference(const Rows<A>& rows, const Scale<A>& scale, T* o
     });
     return;
   }
-  A* g = rows.w;  // unused in the far form
+  A* g = rows.other;  // its logits have been used
   const std::size_t k = rows.base_tail.k;
   ForEachVector<A>(rows.padded,
                    [&](std::size_t i) HWY_ATTR { Write<A>(hn::Sub(Read<A>(rows.o + i), Read<A>(rows.b + i)), g + i); });
@@ -260,17 +269,20 @@ HWY_INLINE void StoreDifference(const Rows<A>& rows, const Scale<A>& scale, T* o
   ForEachVector<A>(rows.padded, [&](std::size_t i) HWY_ATTR { StoreRow<A>(scale(Read<A>(g + i)), i, rows.n, out); });
 }
 
-/// -scale b x, the gradient with respect to the base's logits. `kl` is read in the far form only.
+/// -scale b x, the gradient with respect to the base's logits.
 template <class A, class T>
-HWY_INLINE void StoreBaseGradient(const Rows<A>& rows, const Scale<A>& scale, A kl, T* out) {
-  if (!rows.near && rows.infinite) {
+HWY_INLINE void StoreBaseGradient(const Rows<A>& rows, const Scale<A>& scale, T* out) {
+  if (rows.infinite) {
     for (std::size_t j = 0; j < rows.n; ++j)
       out[j] = rows.base[j] == -kInfinity<A> ? T(0) : std::numeric_limits<T>::quiet_NaN();
     return;
   }
-  const Vector<A> mean = Splat<A>(rows.near ? rows.mean : -kl);
+  const Vector<A> mean = Splat<A>(rows.mean), correction = Splat<A>(rows.correction);
+  const bool near = rows.near;
   ForEachVector<A>(rows.padded, [&](std::size_t i) HWY_ATTR {
-    StoreRow<A>(scale(hn::Mul(Read<A>(rows.b + i), hn::Sub(mean, Read<A>(rows.d + i)))), i, rows.n, out);
+    Vector<A> minus_x = hn::Sub(mean, Read<A>(rows.d + i));
+    if (!near) minus_x = hn::Add(minus_x, correction);
+    StoreRow<A>(scale(hn::Mul(Read<A>(rows.b + i), minus_x)), i, rows.n, out);
   });
 }
 
@@ -311,15 +323,12 @@ HWY_INLINE void RunKl(const Row<T>& row, Roles roles) {
   }
   const Factors factors(row.attribute);
   const Scale<A> scale = Scale<A>::Of(row.factor, factors.gradient);
-  T* base_gradient = row.out[roles.base_gradient()];
-  A kl = 0;
-  if (row.out[0] || (base_gradient && !rows.near)) kl = rows.infinite ? kInfinity<A> : Loss<A>(rows);
-  if (row.out[0]) *row.out[0] = static_cast<T>(static_cast<double>(kl) * factors.loss);
+  if (row.out[0]) *row.out[0] = static_cast<T>(factors.loss * static_cast<double>(rows.infinite ? kInfinity<A> : Loss<A>(rows)));
   if (!scale.finite) {
     FillNan(row, false, true);
     return;
   }
-  if (base_gradient) StoreBaseGradient<A>(rows, scale, kl, base_gradient);
+  if (T* out = row.out[roles.base_gradient()]) StoreBaseGradient<A>(rows, scale, out);
   if (T* out = row.out[roles.other_gradient()]) StoreDifference<A>(rows, scale, out);
 }
 

@@ -53,7 +53,7 @@ HWY_INLINE void Run(const Row<T>& row) {
   const Vector<A> one = Splat<A>(1), zero = hn::Zero(tag);
   // The logits have been used: their arrays take a and b.
   A *log_q = rows.base, *log_p = rows.other;
-  const auto sums = SumOver<A, 3>(rows.padded, [&](std::size_t i, Vector<A>* terms) HWY_ATTR {
+  const A loss = SumOver<A, 1>(rows.padded, [&](std::size_t i, Vector<A>* terms) HWY_ATTR {
     const Vector<A> kappa = rows.Ratio(i), q = Read<A>(rows.b + i), p = Read<A>(rows.o + i);
     const auto at_least = hn::Ge(kappa, zero);
     const Vector<A> size = hn::Abs(kappa);
@@ -66,32 +66,33 @@ HWY_INLINE void Run(const Row<T>& row) {
     const Vector<A> mixed = hn::Add(hn::Mul(beta, q), hn::Mul(rest, p));
     const Vector<A> low_w = hn::IfThenElse(at_least, p, q), high_w = hn::IfThenElse(at_least, q, p);
     // The weight of p is rest, that of q beta: those of the other logarithm's expm1.
-    terms[0] = MaxOrSecond(hn::Add(hn::Mul(high_weight, Term<A>(low_w, low, low_y, mixed)),
-                                   hn::Mul(low_weight, Term<A>(high_w, high, high_y, mixed))),
-                           zero);
+    terms[0] = MaxOrSecond(zero, hn::Add(hn::Mul(high_weight, Term<A>(low_w, low, low_y, mixed)),
+                                         hn::Mul(low_weight, Term<A>(high_w, high, high_y, mixed))));
     const Vector<A> a = hn::IfThenElse(at_least, high, low), b = hn::IfThenElse(at_least, low, high);
     Write<A>(a, log_q + i);
     Write<A>(b, log_p + i);
-    terms[1] = hn::Mul(q, a);
-    terms[2] = hn::Mul(p, b);
-  });
+  }).total[0];
   const divergence::Factors factors(row.attribute);
-  if (row.out[0]) *row.out[0] = static_cast<T>(static_cast<double>(sums.total[0]) * factors.loss);
+  if (row.out[0]) *row.out[0] = static_cast<T>(static_cast<double>(loss) * factors.loss);
   const Scale<A> scale = Scale<A>::Of(row.factor, factors.gradient);
   if (!scale.finite) {
     divergence::FillNan(row, false, true);
     return;
   }
-  const auto store = [&](T* out, Vector<A> weight, const A* w, const A* l, A mean) HWY_ATTR {
+  // -weight w (l - sum w l), with l counted from its value at the largest w: exactly zero where that entry holds all the mass.
+  const auto store = [&](T* out, Vector<A> weight, const A* w, const A* l, std::size_t largest) HWY_ATTR {
     if (!out) return;
-    const Vector<A> centre = Splat<A>(mean);
+    const Vector<A> origin = Splat<A>(l[largest]);
+    const Vector<A> mean = Splat<A>(SumOver<A, 1>(rows.padded, [&](std::size_t i, Vector<A>* terms) HWY_ATTR {
+                                      terms[0] = hn::Mul(Read<A>(w + i), hn::Sub(Read<A>(l + i), origin));
+                                    }).total[0]);
     ForEachVector<A>(rows.padded, [&](std::size_t i) HWY_ATTR {
-      const Vector<A> g = hn::Mul(Read<A>(w + i), hn::Sub(centre, Read<A>(l + i)));
+      const Vector<A> g = hn::Mul(Read<A>(w + i), hn::Sub(mean, hn::Sub(Read<A>(l + i), origin)));
       StoreRow<A>(scale(hn::Mul(g, weight)), i, row.n, out);
     });
   };
-  store(row.out[1], rest, rows.o, log_p, sums.total[2]);
-  store(row.out[2], beta, rows.b, log_q, sums.total[1]);
+  store(row.out[1], rest, rows.o, log_p, rows.other_tail.k);
+  store(row.out[2], beta, rows.b, log_q, rows.base_tail.k);
 }
 
 }  // namespace jsd

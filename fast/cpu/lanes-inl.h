@@ -107,7 +107,7 @@ HWY_INLINE RowRange<A> LoadLogits(const T* from, std::size_t n, A* to) {
     largest[which] = MaxOrSecond(x, largest[which]);
     const auto is_dead = hn::Eq(x, minus_infinity);
     least[which] = MinOrSecond(hn::IfThenZeroElse(is_dead, x), least[which]);
-    nan = hn::Or(nan, hn::Ne(x, x));
+    nan = hn::Or(nan, hn::IsNaN(x));
     dead = hn::Or(dead, is_dead);
   };
   std::size_t i = 0;
@@ -256,7 +256,7 @@ HWY_INLINE Tail<A> TailOf(A* x, A largest, std::size_t padded, A* e) {
                const Vector<A> d = TwoDiff<A>(Read<A>(x + i), m, low);
                value = ExpNonPositive(tag, d);
                // The remainder of a dead entry is NaN.
-               value = FusedMulAdd(value, hn::IfThenElseZero(hn::Ne(value, hn::Zero(tag)), low), value);
+               value = FusedMulAdd(value, hn::IfThenZeroElse(hn::Eq(value, hn::Zero(tag)), low), value);
              } else {
                value = ExpNonPositive(tag, hn::Sub(Read<A>(x + i), m));
              }

@@ -59,7 +59,7 @@ HWY_INLINE void Run(const Row<T>& row) {
   const auto sums = SumOver<A, 2>(padded, [&](std::size_t i, Vector<A>* terms) HWY_ATTR {
     terms[0] = Read<A>(target + i);
     // A dead entry with a zero target would give 0 inf.
-    terms[1] = hn::IfThenElseZero(hn::Ne(terms[0], hn::Zero(tag)), hn::Mul(terms[0], negative_log(i)));
+    terms[1] = hn::IfThenZeroElse(hn::Eq(terms[0], hn::Zero(tag)), hn::Mul(terms[0], negative_log(i)));
   });
   const A total = sums.total[0];
   const Scale<A> scale = Scale<A>::Of(row.factor);
