@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 
 namespace sumzero {
@@ -92,8 +93,9 @@ struct Bound::Program {
     std::vector<double> owned;
   };
 
+  /// `entries` is the length of rows at this node: that of the output, or n below a sum.
   Value run(std::size_t index, std::size_t n, std::size_t entries, const std::vector<double>& scalars,
-            const std::vector<std::vector<double>>& arrays, const double* exact) const {
+            const std::vector<std::vector<double>>& arrays, std::span<const double> exact) const {
     const Node& node = nodes[index];
     Value result;
     switch (node.op) {
@@ -103,12 +105,13 @@ struct Bound::Program {
       case Op::scalar: result.scalar = scalars[node.slot]; return result;
       case Op::array: result.row = arrays[node.slot].data(); return result;
       case Op::exact:
-        if (entries == 1) result.scalar = exact[0];
-        else result.row = exact;
+        if (exact.size() == 1) result.scalar = exact[0];
+        else result.row = exact.data();
         return result;
       default: break;
     }
-    result = run(node.children[0], n, entries, scalars, arrays, exact);
+    // The output of a loss has one entry, the terms of its sums have n.
+    result = run(node.children[0], n, node.op == Op::sum ? n : entries, scalars, arrays, exact);
     if (node.op == Op::sum) {
       double total = 0;
       for (std::size_t j = 0; j < n; ++j) total += result.row ? result.row[j] : result.scalar;
@@ -176,14 +179,14 @@ bool Bound::has_sum_bound() const { return program_->has_sum; }
 void Bound::evaluate(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
                      const std::vector<double>& exact, std::vector<double>& result) const {
   const std::size_t entries = exact.size();
-  const Program::Value value = program_->run(program_->root, n, entries, scalars, arrays, exact.data());
+  const Program::Value value = program_->run(program_->root, n, entries, scalars, arrays, exact);
   const double outward = program_->outward();
   result.resize(entries);
   for (std::size_t j = 0; j < entries; ++j) result[j] = (value.row ? value.row[j] : value.scalar) * outward;
 }
 
 double Bound::evaluate_sum(std::size_t n, const std::vector<double>& scalars, double total) const {
-  const Program::Value value = program_->run(program_->sum_root, n, 1, scalars, {}, &total);
+  const Program::Value value = program_->run(program_->sum_root, n, 1, scalars, {}, std::span(&total, 1));
   return value.scalar * program_->outward();
 }
 
