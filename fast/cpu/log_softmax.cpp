@@ -1,0 +1,130 @@
+// log_softmax and its vector-Jacobian product: logp_j = (x_j - m) - L with L = log1p(r); gx_j = g_j - p_j G with
+// G = sum g, and at a dominating maximum gx_k = g_k r/s - p_k sum over j != k of g_j.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "fast/cpu/log_softmax.cpp"
+#include "fast/math/simd.h"
+// simd.h first: it chooses the targets.
+#include "hwy/foreach_target.h"
+#include "fast/cpu/row-inl.h"
+#include "reference/operator.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace sumzero::fast::HWY_NAMESPACE {
+
+/// Upstream of live entries; dead ones are ignored, whatever they hold.
+template <class A, class At>
+HWY_INLINE hn::Vec<typename A::D> LiveUpstream(At at, const typename A::Element* x, const typename A::Element* g) {
+  return ZeroIfDead(at, A::d, x, Load(at, A::d, g, 0));
+}
+
+template <class A>
+HWY_INLINE void LogSoftmaxVjp(const typename A::Element* x, size_t n, const Tail<A>& tail, const typename A::Lane* e,
+                              const typename A::Element* g, typename A::Element* gx) {
+  using Lane = typename A::Lane;
+  const Lane inverse = Lane(1) / (Lane(1) + tail.r), g_k = static_cast<Lane>(g[tail.k]);
+  const Lane others = SumExcept(A::d, n, tail.k, [&](size_t i, auto at) HWY_ATTR {
+    return LiveUpstream<A>(at, x + i, g + i);
+  });
+  const auto total = hn::Set(A::d, others + g_k), inverses = hn::Set(A::d, inverse);
+  ForEach(A::d, n, [&](size_t i, auto at) HWY_ATTR {
+    const auto p = hn::Mul(Load(at, A::d, e + i, 0), inverses);
+    Store(at, A::d, ZeroIfDead(at, A::d, x + i, NegFusedMulAdd(p, total, Load(at, A::d, g + i, 0))), gx + i);
+  });
+  // Where r < 1, g_k - p_k G would cancel. From 1 on it does not (p_k |g_k| <= |g_k| r/s), and the common formula gives
+  // tied maxima equal gradients. Adding 0 turns the -0 of n = 1 into +0.
+  if (tail.r < 1) gx[tail.k] = static_cast<typename A::Element>(g_k * (tail.r * inverse) - inverse * others + Lane(0));
+}
+
+template <class A>
+void LogSoftmaxIrregular(const Row<typename A::Element>& row) {
+  using Element = typename A::Element;
+  using Kind = RowClassification::Kind;
+  const RowClassification c = Classify(row.in[0], row.n);
+  const Element* g = row.in[1];
+  Element *logp = row.out[0], *gx = row.out[1];
+  if (c.kind == Kind::one_infinity && row.attribute[0] != 0) {
+    // Limit of a growing logit: r = 0, hence gx_j = g_j - [j = k] G.
+    Fill(logp, row.n, -kInfinity<Element>);
+    if (logp) logp[c.index] = 0;
+    if (!gx || !g) return Fill(gx, row.n, 0);
+    const auto others = SumExcept(A::d, row.n, c.index,
+                                  [&](size_t i, auto at) HWY_ATTR { return Load(at, A::d, g + i, 0); });
+    std::copy_n(g, row.n, gx);
+    gx[c.index] = static_cast<Element>(0 - others);
+    return;
+  }
+  const bool zeros = c.kind == Kind::empty && row.attribute[1] != 0;
+  Fill(logp, row.n, zeros ? -kInfinity<Element> : std::numeric_limits<Element>::quiet_NaN());
+  Fill(gx, row.n, zeros ? Element(0) : std::numeric_limits<Element>::quiet_NaN());
+}
+
+template <class A>
+void LogSoftmaxRow(const Row<typename A::Element>& row) {
+  using Element = typename A::Element;
+  using Lane = typename A::Lane;
+  const Element *x = row.in[0], *g = row.in[1];
+  Element *logp = row.out[0], *gx = row.out[1];
+  const bool backward = gx && g;
+  Lane* e = backward ? scratch<Lane, 0>(row.n) : nullptr;
+  const Tail<A> tail = backward ? TailOf<A>(x, row.n, e) : TailOf<A>(x, row.n, NoStore());
+  if (!tail.regular) return LogSoftmaxIrregular<A>(row);
+  if (logp) {
+    const auto m = hn::Set(A::d, static_cast<Lane>(tail.m)), log_s = hn::Set(A::d, Log1pOf(tail.r));
+    ForEach(A::d, row.n, [&](size_t i, auto at) HWY_ATTR {
+      Store(at, A::d, A::DifferenceLess(Load(at, A::d, x + i, 0), m, log_s), logp + i);
+    });
+  }
+  if (backward) LogSoftmaxVjp<A>(x, row.n, tail, e, g, gx);
+  else Fill(gx, row.n, 0);
+}
+
+void LogSoftmaxWide(const Row<float>& row) { LogSoftmaxRow<Wide<float>>(row); }
+void LogSoftmaxCompensated(const Row<double>& row) { LogSoftmaxRow<Compensated>(row); }
+void LogSoftmaxPlainF32(const Row<float>& row) { LogSoftmaxRow<Plain<float>>(row); }
+void LogSoftmaxPlainF64(const Row<double>& row) { LogSoftmaxRow<Plain<double>>(row); }
+
+}  // namespace sumzero::fast::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include "fast/cpu/row_contract.hpp"
+
+namespace sumzero::fast {
+namespace {
+
+HWY_EXPORT(LogSoftmaxWide);
+HWY_EXPORT(LogSoftmaxCompensated);
+HWY_EXPORT(LogSoftmaxPlainF32);
+HWY_EXPORT(LogSoftmaxPlainF64);
+
+/// f32, bf16, f16: double lanes, so T2 and T8 hold with u = 2^-53 and the result is the exact one rounded: 0.501 ulp for
+/// n up to 2^30. f64: compensated shift, logp within (c_e + h + c_l + 1) u relative, c_e = 3, h <= 20 + log2(n / 256).
+/// All finite inputs, any n. NaN anywhere: NaN. +inf: NaN, or one-hot by `inf_policy` if there is one. -inf:
+/// logp = -inf, gradient +0, upstream ignored. Only -inf: NaN, or -inf by `masked_policy`. Bitwise deterministic, the
+/// same on every target.
+static const Registered accurate{
+    RowKernel{.op = "log_softmax",
+              .name = "fast",
+              .summary = "tail-first log_softmax in double, compensated for f64 (T2, T8)",
+              .f32 = [](const Row<float>& row) { HWY_DYNAMIC_DISPATCH(LogSoftmaxWide)(row); },
+              .f64 = [](const Row<double>& row) { HWY_DYNAMIC_DISPATCH(LogSoftmaxCompensated)(row); },
+              .contract_f32 = wide_contract(),
+              .contract_f64 = compensated_contract()}};
+
+/// Arithmetic of the row's type: logp within (ln((n-1)/r) + c_e + h + c_l + 1) u relative (T2), c_e = c_l = 2,
+/// h <= 21 + log2(n / 512) for float and 20 + log2(n / 256) for double; gradient T8. Sums of the upstream must not
+/// overflow. Special values and determinism as `fast`.
+static const Registered plain{
+    RowKernel{.op = "log_softmax",
+              .name = "fast.plain",
+              .summary = "tail-first log_softmax in the row's arithmetic (T2, T8)",
+              .f32 = [](const Row<float>& row) { HWY_DYNAMIC_DISPATCH(LogSoftmaxPlainF32)(row); },
+              .f64 = [](const Row<double>& row) { HWY_DYNAMIC_DISPATCH(LogSoftmaxPlainF64)(row); },
+              .contract_f32 = plain_contract(Format::f32),
+              .contract_f64 = plain_contract(Format::f64)}};
+
+}  // namespace
+}  // namespace sumzero::fast
+
+#endif  // HWY_ONCE

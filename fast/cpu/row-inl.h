@@ -1,0 +1,469 @@
+// The pieces that every row kernel is made of: loads and stores of whole and partial vectors, the first maximum, sums
+// with a fixed tree, and the tail state (m, k, r) of a row in three arithmetics.
+//
+// Include this from a source that is compiled once per target (hwy/foreach_target.h). A kernel is a template over an
+// arithmetic A:
+//
+//   A                 rows of     lanes    exponential of x - m
+//   Plain<T>          T           T        of the rounded difference (fast/math)
+//   Wide<T>           T           double   relative error 2^-43, strictly monotone; T is float or double
+//   Compensated       double      double   of the difference as an unevaluated pair
+//
+// and uses, in this order:
+//
+//   const Tail<A> tail = TailOf<A>(x, n, e);            // e: n lanes that take exp(x_j - m), or NoStore{}
+//   if (!tail.regular) { const RowClassification c = Classify(x, n); ...; return; }
+//   ForEach(A::d, n, [&](size_t i, auto at) HWY_ATTR {  // vectors in order; `at` is Whole or Partial
+//     const auto p = hn::Mul(Load(at, A::d, e + i, 0), inverse);
+//     Store(at, A::d, p, out + i);                      // rounds lanes to the type of `out`
+//   });
+//   const Lane q = SumExcept(A::d, n, tail.k, [&](size_t i, auto at) HWY_ATTR { return term; });
+//
+// Results do not depend on the target: element i of a sum belongs to logical lane i mod kWidth whatever the vector
+// length, all other operations are element by element, and every multiply-add is either fused on all targets or on
+// none. They do not depend on addresses either.
+//
+// Lambdas that use vectors must carry HWY_ATTR.
+
+#if defined(SUMZERO_FAST_CPU_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SUMZERO_FAST_CPU_ROW_INL_H_
+#undef SUMZERO_FAST_CPU_ROW_INL_H_
+#else
+#define SUMZERO_FAST_CPU_ROW_INL_H_
+#endif
+
+#include "fast/math/math-inl.h"
+// math-inl.h first: it chooses the targets.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "fast/cpu/scratch.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace sumzero::fast::HWY_NAMESPACE {
+
+using std::size_t;
+
+template <class T>
+inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+// ---------------------------------------------------------------------------------------------------------
+// Vectors of a row
+
+/// A vector that lies inside the row, and one of which only the first `count` lanes do.
+struct Whole {};
+struct Partial {
+  size_t count;
+};
+
+/// Float elements are widened to the lanes of `d`, and lanes narrowed to float elements with one rounding.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> LoadWhole(D d, const T* from) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, T>) return hn::LoadU(d, from);
+  else return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
+}
+template <class D, class T>
+HWY_INLINE void StoreWhole(D d, hn::Vec<D> v, T* to) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, T>) {
+    hn::StoreU(v, d, to);
+  } else {
+#if HWY_TARGET == HWY_SCALAR
+    *to = static_cast<T>(v.raw);  // Highway's scalar DemoteTo clamps infinities
+#else
+    const hn::Rebind<T, D> narrow;
+    hn::StoreU(hn::DemoteTo(narrow, v), narrow, to);
+#endif
+  }
+}
+
+/// The lanes of a row from `from` on; lanes beyond the row hold `pad`.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> Load(Whole, D d, const T* from, std::type_identity_t<T>) {
+  return LoadWhole(d, from);
+}
+template <class D, class T>
+HWY_INLINE hn::Vec<D> Load(Partial at, D d, const T* from, std::type_identity_t<T> pad) {
+  HWY_ALIGN T lanes[hn::MaxLanes(D())];
+  for (size_t i = 0; i < hn::MaxLanes(D()); ++i) lanes[i] = pad;
+  for (size_t i = 0; i < at.count; ++i) lanes[i] = from[i];
+  return LoadWhole(d, lanes);
+}
+/// Writes the lanes that lie inside the row.
+template <class D, class T>
+HWY_INLINE void Store(Whole, D d, hn::Vec<D> v, T* to) {
+  StoreWhole(d, v, to);
+}
+template <class D, class T>
+HWY_INLINE void Store(Partial at, D d, hn::Vec<D> v, T* to) {
+  HWY_ALIGN T lanes[hn::MaxLanes(D())];
+  StoreWhole(d, v, lanes);
+  for (size_t i = 0; i < at.count; ++i) to[i] = lanes[i];
+}
+
+/// Takes the place of an output that nobody wants.
+struct NoStore {
+  NoStore operator+(size_t) const { return {}; }
+};
+template <class At, class D>
+HWY_INLINE void Store(At, D, hn::Vec<D>, NoStore) {}
+
+/// body(integral constant u) for u = 0 .. Count - 1, unrolled.
+template <size_t Count, class Body>
+HWY_INLINE void Unroll(Body body) {
+  [&]<size_t... U>(std::index_sequence<U...>) HWY_ATTR {
+    (body(std::integral_constant<size_t, U>()), ...);
+  }(std::make_index_sequence<Count>());
+}
+
+/// body(i, at) for every vector of the row, in order.
+template <class D, class Body>
+HWY_INLINE void ForEach(D d, size_t n, Body body) {
+  constexpr size_t N = hn::MaxLanes(D());
+  (void)d;
+  size_t i = 0;
+  for (; i + 4 * N <= n; i += 4 * N) Unroll<4>([&](auto u) HWY_ATTR { body(i + u * N, Whole()); });
+  for (; i + N <= n; i += N) body(i, Whole());
+  if (i < n) body(i, Partial{n - i});
+}
+
+// ---------------------------------------------------------------------------------------------------------
+// Maximum
+
+/// Largest number of x[0..n) and its first index. NaN is skipped; index == n when no entry is above -inf.
+template <class T>
+struct Peak {
+  T value;
+  size_t index;
+};
+
+template <class T>
+HWY_INLINE size_t FirstEqual(const T* x, size_t begin, size_t end, T value) {
+  const hn::ScalableTag<T> d;
+  constexpr size_t N = hn::MaxLanes(d);
+  const auto wanted = hn::Set(d, value);
+  size_t i = begin;
+  for (; i + N <= end; i += N) {
+    const intptr_t found = hn::FindFirstTrue(d, hn::Eq(hn::LoadU(d, x + i), wanted));
+    if (found >= 0) return i + static_cast<size_t>(found);
+  }
+  while (i < end && x[i] != value) ++i;
+  return i;
+}
+
+template <class T>
+HWY_INLINE Peak<T> FirstMaximum(const T* x, size_t n) {
+  const hn::ScalableTag<T> d;
+  using V = hn::Vec<decltype(d)>;
+  constexpr size_t N = hn::MaxLanes(d);
+  constexpr size_t kAccumulators = 4, kStep = kAccumulators * N;
+  // The block that holds the maximum is known from the pass itself, so that only this block is searched.
+  constexpr size_t kBlock = 1024;
+  T best = -kInfinity<T>;
+  size_t block_of_best = n;
+  for (size_t begin = 0; begin < n; begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, n);
+    V lanes[kAccumulators];
+    Unroll<kAccumulators>([&](auto u) HWY_ATTR { lanes[u] = hn::Set(d, -kInfinity<T>); });
+    size_t i = begin;
+    // MaxOrSecond keeps the second operand where the first is NaN.
+    for (; i + kStep <= end; i += kStep)
+      Unroll<kAccumulators>([&](auto u) HWY_ATTR { lanes[u] = MaxOrSecond(hn::LoadU(d, x + i + u * N), lanes[u]); });
+    for (; i + N <= end; i += N) lanes[0] = MaxOrSecond(hn::LoadU(d, x + i), lanes[0]);
+    if (i < end) lanes[1] = MaxOrSecond(Load(Partial{end - i}, d, x + i, -kInfinity<T>), lanes[1]);
+    const V joint = MaxOrSecond(MaxOrSecond(lanes[0], lanes[1]), MaxOrSecond(lanes[2], lanes[3]));
+    const T largest = hn::GetLane(hn::MaxOfLanes(d, joint));
+    if (largest > best) best = largest, block_of_best = begin;
+  }
+  if (block_of_best == n) return {best, n};
+  const size_t index = FirstEqual(x, block_of_best, std::min(block_of_best + kBlock, n), best);
+  return {x[index], index};  // x[index], because the maximum of +0 and -0 depends on the order
+}
+
+// ---------------------------------------------------------------------------------------------------------
+// Sums
+
+/// Logical accumulators of a sum, and the additions after which they are flushed into a pairwise cascade.
+template <class T>
+inline constexpr size_t kWidth = 128 / sizeof(T);
+inline constexpr size_t kFlush = 16;
+
+template <class D>
+class Accumulators {
+ public:
+  using T = hn::TFromD<D>;
+  using V = hn::Vec<D>;
+  static constexpr size_t N = hn::MaxLanes(D()), kVectors = kWidth<T> / N;
+
+  HWY_INLINE void Clear() {
+    Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Zero(D()); });
+  }
+  template <size_t U>
+  HWY_INLINE void Add(V v) {
+    lane_[U] = hn::Add(lane_[U], v);
+  }
+  HWY_INLINE void AddFrom(const T* p) {
+    Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(hn::LoadU(D(), p + u * N), lane_[u]); });
+  }
+  HWY_INLINE void StoreTo(T* p) const {
+    Unroll<kVectors>([&](auto u) HWY_ATTR { hn::StoreU(lane_[u], D(), p + u * N); });
+  }
+  /// Folded in halves: lane i takes lane i + half.
+  HWY_INLINE T Fold() {
+    if constexpr (kVectors >= 32) FoldVectors<16>();
+    if constexpr (kVectors >= 16) FoldVectors<8>();
+    if constexpr (kVectors >= 8) FoldVectors<4>();
+    if constexpr (kVectors >= 4) FoldVectors<2>();
+    if constexpr (kVectors >= 2) FoldVectors<1>();
+    HWY_ALIGN T lanes[N];
+    hn::Store(lane_[0], D(), lanes);
+    for (size_t half = N / 2; half > 0; half /= 2)
+      for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    return lanes[0];
+  }
+
+ private:
+  template <size_t Half>
+  HWY_INLINE void FoldVectors() {
+    Unroll<Half>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(lane_[u], lane_[u + Half]); });
+  }
+  V lane_[kVectors];
+};
+
+/// Blocks of accumulators summed pairwise: level L holds the sum of 2^L consecutive blocks.
+template <class D>
+class Cascade {
+ public:
+  using T = hn::TFromD<D>;
+  HWY_INLINE void Push(Accumulators<D>& block) {
+    size_t level = 0;
+    for (; blocks_ >> level & 1; ++level) block.AddFrom(level_[level]);
+    block.StoreTo(level_[level]);
+    ++blocks_;
+  }
+  HWY_INLINE T Total(Accumulators<D>& block) const {
+    block.Clear();
+    for (size_t level = 0; blocks_ >> level != 0; ++level)
+      if (blocks_ >> level & 1) block.AddFrom(level_[level]);
+    return block.Fold();
+  }
+
+ private:
+  size_t blocks_ = 0;
+  HWY_ALIGN T level_[48][kWidth<T>];
+};
+
+/// term(i, at) for i = 0 .. n - 1 without index k (none left out when k >= n); lanes beyond the row must give zero.
+/// The height over n terms is that of SummationTree{lanes, kWidth, kFlush}.
+template <class D, class Term>
+HWY_INLINE hn::TFromD<D> SumExcept(D d, size_t n, size_t k, Term term) {
+  using T = hn::TFromD<D>;
+  using Block = Accumulators<D>;
+  constexpr size_t N = Block::N, kStep = kWidth<T>, kBlock = kStep * kFlush;
+  Block block;
+  Cascade<D> cascade;
+  // A step of which only the first `count` elements exist, or that holds k.
+  const auto careful_step = [&](size_t i, size_t count) HWY_ATTR {
+    HWY_ALIGN T lanes[kStep];
+    for (size_t j = 0; j < kStep; ++j) lanes[j] = T(0);
+    size_t j = 0;
+    for (; j < kStep && j + N <= count; j += N) hn::Store(term(i + j, Whole()), d, lanes + j);
+    if (j < kStep && j < count) hn::Store(term(i + j, Partial{count - j}), d, lanes + j);
+    if (k - i < kStep) lanes[k - i] = T(0);
+    block.AddFrom(lanes);
+  };
+  for (size_t begin = 0;; begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, n), whole_end = end - (end - begin) % kStep;
+    block.Clear();
+    size_t i = begin;
+    while (true) {
+      const size_t stop = k >= i && k < whole_end ? k - (k - begin) % kStep : whole_end;
+      for (; i < stop; i += kStep)
+        Unroll<Block::kVectors>([&](auto u) HWY_ATTR { block.template Add<u>(term(i + u * N, Whole())); });
+      if (i == whole_end) break;
+      careful_step(i, kStep);
+      i += kStep;
+    }
+    if (i < end) careful_step(i, end - i);
+    if (end == n) {
+      if (begin == 0) return block.Fold();
+      cascade.Push(block);
+      return cascade.Total(block);
+    }
+    cascade.Push(block);
+  }
+}
+
+template <class D, class Term>
+HWY_INLINE hn::TFromD<D> Sum(D d, size_t n, Term term) {
+  return SumExcept(d, n, n, term);
+}
+
+// ---------------------------------------------------------------------------------------------------------
+// Arithmetics
+
+template <class T>
+struct Plain {
+  using Element = T;
+  using Lane = T;
+  using D = hn::ScalableTag<Lane>;
+  using V = hn::Vec<D>;
+  static constexpr D d{};
+
+  /// e^(x - m) for x <= m; NaN when x is.
+  static HWY_INLINE V ExpOfDifference(V x, V m) { return ExpNonPositive(d, hn::Sub(x, m)); }
+  /// (x - m) - log_s: never m + log_s first, which would lose an absolute u |m|.
+  static HWY_INLINE V DifferenceLess(V x, V m, V log_s) { return hn::Sub(hn::Sub(x, m), log_s); }
+};
+
+template <class T>
+struct Wide {
+  using Element = T;
+  using Lane = double;
+  using D = hn::ScalableTag<double>;
+  using V = hn::Vec<D>;
+  static constexpr D d{};
+
+  /// 2^y with y = (x - m) log2(e) rounded to a multiple of 2^-42, as 2^k P(f), |f| <= 1/2. P(0) = 1 and P is within
+  /// 2^-45.9 of 2^f, so one step of y outweighs all other errors and the result is monotone. Below e^-350 it is zero:
+  /// nothing that small reaches a float, not even multiplied by two of them.
+  static HWY_INLINE V ExpOfDifference(V x, V m) {
+    const V difference = hn::Sub(x, m);
+    const V grid = hn::Set(d, 0x1.8p10);  // adding it leaves 42 fraction bits
+    const V magic = hn::Set(d, 0x1.80000000003ffp52);  // adding it leaves an integer, plus the exponent bias
+    const V y = hn::Sub(FusedMulAdd(difference, hn::Set(d, 0x1.71547652b82fep0), grid), grid);
+    const V biased = hn::Add(y, magic);
+    const V f = hn::Sub(y, hn::Sub(biased, magic));
+    V p = hn::Set(d, 0x1.b3de2bf109b9ep-24);
+    p = FusedMulAdd(p, f, hn::Set(d, 0x1.63e6963436fcep-20));
+    p = FusedMulAdd(p, f, hn::Set(d, 0x1.ffce2fc5e1b27p-17));
+    p = FusedMulAdd(p, f, hn::Set(d, 0x1.430897f35dcb6p-13));
+    p = FusedMulAdd(p, f, hn::Set(d, 0x1.5d87fd9387091p-10));
+    p = FusedMulAdd(p, f, hn::Set(d, 0x1.3b2ab724120c2p-7));
+    p = FusedMulAdd(p, f, hn::Set(d, 0x1.c6b08d70c8817p-5));
+    p = FusedMulAdd(p, f, hn::Set(d, 0x1.ebfbdff81be06p-3));
+    p = FusedMulAdd(p, f, hn::Set(d, 0x1.62e42fefa37d1p-1));
+    p = FusedMulAdd(p, f, hn::Set(d, 1.0));
+    const V e = hn::Mul(p, hn::BitCast(d, PowerOfTwoBits(d, biased)));
+    return hn::IfThenZeroElse(hn::Lt(difference, hn::Set(d, -350.0)), e);
+  }
+  static HWY_INLINE V DifferenceLess(V x, V m, V log_s) { return hn::Sub(hn::Sub(x, m), log_s); }
+};
+
+struct Compensated {
+  using Element = double;
+  using Lane = double;
+  using D = hn::ScalableTag<double>;
+  using V = hn::Vec<D>;
+  static constexpr D d{};
+
+  /// x - m = high + low exactly (TwoDiff); low is dropped where high is infinite or the exponential underflows.
+  static HWY_INLINE V Difference(V x, V m, V& low) {
+    const V high = hn::Sub(x, m);
+    const V minus_m = hn::Sub(high, x);
+    low = hn::Sub(hn::Sub(x, hn::Sub(high, minus_m)), hn::Add(m, minus_m));
+    low = hn::IfThenElseZero(hn::Gt(high, hn::Set(d, -1000.0)), low);
+    return high;
+  }
+  static HWY_INLINE V ExpOfDifference(V x, V m) {
+    V low;
+    const V e = ExpNonPositive(d, Difference(x, m, low));
+    return FusedMulAdd(e, low, e);
+  }
+  static HWY_INLINE V DifferenceLess(V x, V m, V log_s) {
+    V low;
+    const V high = Difference(x, m, low);
+    return hn::Sub(high, hn::Sub(log_s, low));
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------
+// Tail state
+
+/// m = x_k the first maximum, r = sum over j != k of exp(x_j - m). Not regular: a NaN, a +inf, or no entry above -inf;
+/// then the other fields mean nothing.
+template <class A>
+struct Tail {
+  typename A::Element m{};
+  size_t k = 0;
+  typename A::Lane r{};
+  bool regular = false;
+};
+
+/// e takes exp(x_j - m) of all n entries; NoStore{} when nobody wants them.
+template <class A, class Exponentials>
+HWY_INLINE Tail<A> TailOf(const typename A::Element* x, size_t n, Exponentials e) {
+  using Lane = typename A::Lane;
+  using Element = typename A::Element;
+  const Peak<Element> peak = FirstMaximum(x, n);
+  Tail<A> tail{peak.value, peak.index};
+  if (!(std::abs(peak.value) < kInfinity<Element>)) return tail;
+  const auto m = hn::Set(A::d, static_cast<Lane>(peak.value));
+  tail.r = SumExcept(A::d, n, peak.index, [&](size_t i, auto at) HWY_ATTR {
+    const auto exponential = A::ExpOfDifference(Load(at, A::d, x + i, -kInfinity<Element>), m);
+    Store(at, A::d, exponential, e + i);
+    return exponential;
+  });
+  // A NaN is never the maximum, so it is in the tail and makes r NaN.
+  tail.regular = tail.r < kInfinity<Lane>;
+  return tail;
+}
+
+/// log(1 + r), once per row.
+template <class Lane>
+HWY_INLINE Lane Log1pOf(Lane r) {
+  const hn::ScalableTag<Lane> d;
+  return hn::GetLane(Log1p(d, hn::Set(d, r)));
+}
+
+/// e^x for one x <= 0.
+template <class Lane>
+HWY_INLINE Lane ExpOf(Lane x) {
+  const hn::ScalableTag<Lane> d;
+  return hn::GetLane(ExpNonPositive(d, hn::Set(d, x)));
+}
+
+/// v where x is above -inf, +0 where it is -inf: dead entries.
+template <class D, class T, class At>
+HWY_INLINE hn::Vec<D> ZeroIfDead(At at, D d, const T* x, hn::Vec<D> v) {
+  const auto dead = hn::Eq(Load(at, d, x, -kInfinity<T>), hn::Set(d, -kInfinity<hn::TFromD<D>>));
+  return hn::IfThenZeroElse(dead, v);
+}
+
+// ---------------------------------------------------------------------------------------------------------
+// Rows that are not regular
+
+/// Exactly one kind holds. `index`: the first +inf entry.
+struct RowClassification {
+  enum class Kind : std::uint8_t { has_nan, one_infinity, several_infinities, empty } kind;
+  size_t index;
+};
+
+template <class T>
+RowClassification Classify(const T* x, size_t n) {
+  size_t infinities = 0, index = n;
+  for (size_t i = 0; i < n; ++i) {
+    if (std::isnan(x[i])) return {RowClassification::Kind::has_nan, i};
+    if (x[i] == kInfinity<T>) {
+      if (infinities == 0) index = i;
+      ++infinities;
+    }
+  }
+  if (infinities == 0) return {RowClassification::Kind::empty, n};
+  return {infinities == 1 ? RowClassification::Kind::one_infinity : RowClassification::Kind::several_infinities, index};
+}
+
+/// Fills an output if it is wanted.
+template <class T>
+void Fill(T* out, size_t n, std::type_identity_t<T> value) {
+  if (out) std::fill_n(out, n, value);
+}
+
+}  // namespace sumzero::fast::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // SUMZERO_FAST_CPU_ROW_INL_H_

@@ -1,0 +1,77 @@
+// softmax and its vector-Jacobian product: p_j = e_j / (1 + r), gx_j = p_j (c_j - q) with c_j = g_j - g_k and
+// q = sum over j != k of p_j c_j.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "fast/cpu/softmax.cpp"
+#include "fast/math/simd.h"
+// simd.h first: it chooses the targets.
+#include "hwy/foreach_target.h"
+#include "fast/cpu/softmax_vjp-inl.h"
+#include "reference/operator.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace sumzero::fast::HWY_NAMESPACE {
+
+template <class A>
+void SoftmaxRow(const Row<typename A::Element>& row) {
+  using Element = typename A::Element;
+  const Element* x = row.in[0];
+  const Element* g = row.in[1];
+  Element* p = row.out[0];
+  Element* gx = row.out[1];
+  if (!SoftmaxWithVjp<A>(x, row.n, p, g, gx)) {
+    const Irregular limit = IrregularSoftmax(Classify(x, row.n), row.attribute);
+    Fill(p, row.n, limit.value);
+    Fill(gx, row.n, limit.value);
+    if (p && limit.one_hot) p[limit.index] = 1;
+  }
+}
+
+void SoftmaxWide(const Row<float>& row) { SoftmaxRow<Wide<float>>(row); }
+void SoftmaxCompensated(const Row<double>& row) { SoftmaxRow<Compensated>(row); }
+void SoftmaxPlainF32(const Row<float>& row) { SoftmaxRow<Plain<float>>(row); }
+void SoftmaxPlainF64(const Row<double>& row) { SoftmaxRow<Plain<double>>(row); }
+
+}  // namespace sumzero::fast::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include "fast/cpu/row_contract.hpp"
+
+namespace sumzero::fast {
+namespace {
+
+HWY_EXPORT(SoftmaxWide);
+HWY_EXPORT(SoftmaxCompensated);
+HWY_EXPORT(SoftmaxPlainF32);
+HWY_EXPORT(SoftmaxPlainF64);
+
+/// f32, bf16, f16: double lanes, so T3 and T7 hold with u = 2^-53 and the result is the exact one rounded: 0.501 ulp for
+/// n up to 2^30. f64: compensated shift, p within (2 c_e + h + 3) u, c_e = 3, h <= 21 + log2(n / 256).
+/// All finite inputs, any n. NaN anywhere: NaN. +inf: NaN, or one-hot by `inf_policy` if there is one. -inf: p = 0 and
+/// gradient +0. Only -inf: NaN or zeros by `masked_policy`. Bitwise deterministic, the same on every target.
+static const Registered accurate{
+    RowKernel{.op = "softmax",
+              .name = "fast",
+              .summary = "tail-first softmax in double, compensated for f64 (T3, T7)",
+              .f32 = [](const Row<float>& row) { HWY_DYNAMIC_DISPATCH(SoftmaxWide)(row); },
+              .f64 = [](const Row<double>& row) { HWY_DYNAMIC_DISPATCH(SoftmaxCompensated)(row); },
+              .contract_f32 = wide_contract(),
+              .contract_f64 = compensated_contract()}};
+
+/// Arithmetic of the row's type: p_j within (|d_j| + ln n + 2 c_e + h + 3) u (T3), c_e = 2, h <= 21 + log2(n / 512) for
+/// float and 20 + log2(n / 256) for double; gradient T7. Differences of two upstream entries must not overflow.
+/// Special values and determinism as `fast`.
+static const Registered plain{
+    RowKernel{.op = "softmax",
+              .name = "fast.plain",
+              .summary = "tail-first softmax in the row's arithmetic (T3, T7)",
+              .f32 = [](const Row<float>& row) { HWY_DYNAMIC_DISPATCH(SoftmaxPlainF32)(row); },
+              .f64 = [](const Row<double>& row) { HWY_DYNAMIC_DISPATCH(SoftmaxPlainF64)(row); },
+              .contract_f32 = plain_contract(Format::f32),
+              .contract_f64 = plain_contract(Format::f64)}};
+
+}  // namespace
+}  // namespace sumzero::fast
+
+#endif  // HWY_ONCE
