@@ -27,32 +27,25 @@ namespace cross_entropy {
 
 template <class T>
 void Irregular(const Row<T>& row) {
-  const T infinity = std::numeric_limits<T>::infinity(), nan = std::numeric_limits<T>::quiet_NaN();
-  const T* x = row.in[0];
+  using Kind = RowClassification::Kind;
+  const RowClassification found = Classify(row.in[0], row.n);
   const std::size_t t = static_cast<std::size_t>(row.label);
-  std::size_t infinities = 0, live = 0, k = 0;
-  bool has_nan = false;
-  for (std::size_t j = row.n; j-- > 0;) {
-    has_nan |= std::isnan(x[j]);
-    live += !(x[j] == -infinity);
-    if (x[j] == infinity) ++infinities, k = j;
-  }
-  const bool limit = !has_nan && infinities == 1 && row.attribute[3] != 0 && row.attribute[0] == 0;
-  const bool zeros = live == 0 && row.attribute[4] != 0;
-  const bool right = t == k;
-  if (row.out[0]) *row.out[0] = limit ? (right ? T(0) : infinity) : zeros ? T(0) : nan;
-  if (!row.out[1]) return;
-  std::fill_n(row.out[1], row.n, limit || zeros ? T(0) : nan);
-  if (!limit || right) return;
+  const bool limit = found.kind == Kind::one_infinity && row.attribute[3] != 0 && row.attribute[0] == 0;
+  const bool zeros = found.kind == Kind::empty && row.attribute[4] != 0;
+  const bool right = t == found.index;
+  const T nan = std::numeric_limits<T>::quiet_NaN();
+  Fill(row.out[0], 1, limit ? (right ? T(0) : kInfinity<T>) : zeros ? T(0) : nan);
+  Fill(row.out[1], row.n, limit || zeros ? T(0) : nan);
+  if (!row.out[1] || !limit || right) return;
   const double scale = std::isfinite(row.factor) ? row.factor * static_cast<double>(row.in[2] ? row.in[2][t] : T(1)) : nan;
   row.out[1][t] = static_cast<T>(-scale);
-  row.out[1][k] = static_cast<T>(scale);
+  row.out[1][found.index] = static_cast<T>(scale);
 }
 
 template <class A, bool compensated, bool reciprocal, class T>
 HWY_INLINE void Run(const Row<T>& row) {
   const std::size_t n = row.n, padded = Padded<A>(n), t = static_cast<std::size_t>(row.label);
-  const Arrays<A> arrays(3, padded);
+  const Arrays<A, 3> arrays(padded);
   A *x = arrays[0], *e = arrays[1], *w = arrays[2];
   const RowRange<A> range = LoadLogits<A>(row.in[0], n, x);
   if (!range.regular()) return Irregular(row);
@@ -61,7 +54,7 @@ HWY_INLINE void Run(const Row<T>& row) {
   const A w_t = row.in[2] ? static_cast<A>(row.in[2][t]) : A(1);
   const A hard = smoothing == 0 ? w_t : static_cast<A>(1 - smoothing) * w_t;
   const A smooth = static_cast<A>(smoothing / static_cast<double>(n));
-  const Tail<A> tail = TailOf<A, compensated>(x, range.largest, padded, e);
+  const LossTail<A> tail = TailOfLogits<A, compensated>(x, range.largest, padded, e);
   const bool target_dead = x[t] == -kInfinity<A>;
 
   A weight_sum = static_cast<A>(n), smooth_sum = 0;
@@ -139,6 +132,7 @@ HWY_EXPORT(CrossEntropyPlainF64);
 Contract Compensated() {
   Contract contract = LossContract<double>("T2, T4, T5, T6; compensated shift");
   contract.compensated_shift = true;
+  contract.exp_error = compensated_contract().exp_error;
   return contract;
 }
 template <class A>

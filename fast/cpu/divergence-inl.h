@@ -54,24 +54,12 @@ struct Temperature {
   }
 };
 
-/// D1 of x/T; e takes the exponentials. x[k] is put back.
+/// D1 of x/T.
 template <class A>
-HWY_INLINE Tail<A> TemperedTail(A* x, A largest, std::size_t padded, const Temperature<A>& t, A* e) {
-  const Lanes<A> tag;
-  Tail<A> tail;
-  tail.m = largest;
-  tail.k = FirstIndexOf<A>(x, largest);
-  x[tail.k] = -kInfinity<A>;
-  const Vector<A> m = Splat<A>(largest);
-  tail.r = SumOver<A, 1>(padded, [&](std::size_t i, Vector<A>* terms) HWY_ATTR {
-             terms[0] = ExpNonPositive(tag, t.Divide(hn::Sub(Read<A>(x + i), m)));
-             Write<A>(terms[0], e + i);
-           }).total[0];
-  x[tail.k] = largest;
-  e[tail.k] = 1;
-  tail.s = 1 + tail.r;
-  tail.log_s = ScalarLog1p<A>(tail.r);
-  return tail;
+HWY_INLINE LossTail<A> TemperedTail(A* x, A largest, std::size_t padded, const Temperature<A>& t, A* e) {
+  return TailOfArray<A>(x, largest, padded, e, [&](Vector<A> v, Vector<A> m) HWY_ATTR {
+    return ExpNonPositive(Lanes<A>(), t.Divide(hn::Sub(v, m)));
+  });
 }
 
 /// phi2(h)/h^2 for |h| <= 1 by the series 1/2 (1 + h/3 (1 + h/4 (1 + ...))), as a polynomial: the first omitted term is
@@ -102,7 +90,7 @@ struct Rows {
   A *base, *other;         ///< logits
   A *b, *o;                ///< probabilities; o only in the far form or when asked for
   A *d, *w;                ///< d is 0 where the base is dead; w is h in the far form
-  Tail<A> base_tail, other_tail;
+  LossTail<A> base_tail, other_tail;
   bool regular = false, near = false;
   bool infinite = false;   ///< the other is dead where the base is live
   A sum = 0, inverse = 1, log_d = 0, mean = 0, correction = 0;  ///< S, 1/D, log D, sum b d, sum b (d - mean)
@@ -113,7 +101,7 @@ struct Rows {
   }
 };
 
-/// Number of working arrays that Analyse uses.
+/// Working arrays that Analyse uses.
 inline constexpr std::size_t kArrays = 6;
 
 /// The ratio that stands for a dead base: finite, and beyond every threshold of the series and of expm1.
@@ -149,9 +137,9 @@ HWY_INLINE void FarRatios(Rows<A>& rows, const Temperature<A>& t) {
   });
 }
 
-/// Loads both rows and forms everything that is shared. `arrays` has at least kArrays; all inputs have been read afterwards.
+/// Loads both rows and forms everything that is shared. All inputs have been read afterwards.
 template <class A, class T>
-HWY_INLINE Rows<A> Analyse(const T* base, const T* other, std::size_t n, const Temperature<A>& t, const Arrays<A>& arrays,
+HWY_INLINE Rows<A> Analyse(const T* base, const T* other, std::size_t n, const Temperature<A>& t, const Arrays<A, kArrays>& arrays,
                            bool wants_other) {
   const Lanes<A> tag;
   Rows<A> rows;
@@ -209,10 +197,10 @@ HWY_INLINE Rows<A> Analyse(const T* base, const T* other, std::size_t n, const T
                       terms[0] = hn::Mul(Read<A>(rows.b + i), hn::Add(Splat<A>(1), Read<A>(rows.w + i)));
                     }).total[0];
         rows.inverse = 1 / d;
-        rows.log_d = ScalarLog<A>(d);
+        rows.log_d = LogOf(d);
       } else {
         rows.inverse = 1 / (1 + rows.sum);
-        rows.log_d = ScalarLog1p<A>(rows.sum);
+        rows.log_d = Log1pOf(rows.sum);
       }
     } else {
       // d is large somewhere, and so may be its mean: centre once more, so that the mean's own error and that of sum b = 1
@@ -315,7 +303,7 @@ struct Roles {
 template <class A, class T>
 HWY_INLINE void RunKl(const Row<T>& row, Roles roles) {
   const Temperature<A> t(row.attribute[0]);
-  const Arrays<A> arrays(kArrays, Padded<A>(row.n));
+  const Arrays<A, kArrays> arrays(Padded<A>(row.n));
   const Rows<A> rows = Analyse<A>(row.in[roles.base], row.in[roles.other], row.n, t, arrays, false);
   if (!rows.regular) {
     FillNan(row, true, true);

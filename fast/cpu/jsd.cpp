@@ -43,7 +43,7 @@ template <class A, class T>
 HWY_INLINE void Run(const Row<T>& row) {
   const Lanes<A> tag;
   const divergence::Temperature<A> t(row.attribute[0]);
-  const Arrays<A> arrays(divergence::kArrays, Padded<A>(row.n));
+  const Arrays<A, divergence::kArrays> arrays(Padded<A>(row.n));
   const divergence::Rows<A> rows = divergence::Analyse<A>(row.in[1], row.in[0], row.n, t, arrays, true);
   if (!rows.regular) {
     divergence::FillNan(row, true, true);

@@ -1,8 +1,8 @@
-// What the losses share on a row of vector lanes: loading, sums in a fixed order, the tail state D1, scaled stores.
+// What the losses share beyond row-inl.h: rows in working arrays of whole steps, several sums in one pass, scaled stores.
 //
-// A is the arithmetic type, T the type of the row. Rows are copied to working arrays and padded with dead entries (-inf) to
-// whole blocks of kBlock elements, whatever the width of a vector: sums have the same order, and results the same bits, on
-// every instruction set.
+// A is the arithmetic type, T the type of the row. A loss reads its logits several times, so they are converted once, into an
+// array that is padded with dead entries (-inf) to whole steps of kWidth elements. Sums have the tree of row-inl.h and the same
+// bits on every instruction set.
 
 #if defined(SUMZERO_FAST_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SUMZERO_FAST_CPU_LANES_INL_H_
@@ -11,16 +11,15 @@
 #define SUMZERO_FAST_CPU_LANES_INL_H_
 #endif
 
-#include "fast/math/math-inl.h"
-// math-inl.h first: it chooses the targets.
+#include "fast/cpu/row-inl.h"
+// row-inl.h first: it chooses the targets.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 #include <type_traits>
 
-#include "fast/cpu/loss_contract.h"
-#include "fast/cpu/scratch.h"
+#include "fast/cpu/loss_contract.hpp"
 #include "reference/operator.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -35,11 +34,6 @@ using Mask = hn::Mask<Lanes<A>>;
 
 template <class A>
 inline constexpr std::size_t kLanes = hn::MaxLanes(Lanes<A>());
-template <class A>
-inline constexpr std::size_t kVectors = kBlock<A> / kLanes<A>;
-
-template <class A>
-inline constexpr A kInfinity = std::numeric_limits<A>::infinity();
 
 template <class A>
 HWY_INLINE Vector<A> Splat(A value) {
@@ -54,18 +48,32 @@ HWY_INLINE void Write(Vector<A> value, A* to) {
   hn::Store(value, Lanes<A>(), to);
 }
 template <class A>
-HWY_INLINE A ScalarLog1p(A x) {
-  return hn::GetLane(Log1p(Lanes<A>(), Splat<A>(x)));
-}
-template <class A>
-HWY_INLINE A ScalarLog(A x) {
+HWY_INLINE A LogOf(A x) {
   return hn::GetLane(Log(Lanes<A>(), Splat<A>(x)));
 }
 
 template <class A>
 constexpr std::size_t Padded(std::size_t n) {
-  return (n + kBlock<A> - 1) / kBlock<A> * kBlock<A>;
+  return (n + kWidth<A> - 1) / kWidth<A> * kWidth<A>;
 }
+
+/// Count working arrays of `length` elements, 64-byte aligned; valid until the thread's next request with the same A.
+template <class A, std::size_t Count>
+class Arrays {
+ public:
+  explicit Arrays(std::size_t length) {
+    constexpr std::size_t line = 64 / sizeof(A);
+    // Three cache lines between the arrays keep equal indices of power-of-two rows out of the same cache set.
+    stride_ = ((length + line - 1) / line + 3) * line;
+    first_ = scratch<A, kLossSlot>(Count * stride_);
+  }
+  A* operator[](std::size_t index) const { return first_ + index * stride_; }
+
+ private:
+  static constexpr int kLossSlot = 16;
+  std::size_t stride_;
+  A* first_;
+};
 
 /// What decides how a row is handled.
 template <class A>
@@ -76,20 +84,11 @@ struct RowRange {
   bool regular() const { return !has_nan && largest < kInfinity<A> && largest > -kInfinity<A>; }
 };
 
-template <class A, class T>
-HWY_INLINE Vector<A> Widen(const T* from) {
-  if constexpr (std::is_same_v<A, T>) {
-    return hn::LoadU(Lanes<A>(), from);
-  } else {
-    return hn::PromoteTo(Lanes<A>(), hn::LoadU(hn::Rebind<T, Lanes<A>>(), from));
-  }
-}
-
 /// Copies a row and pads it.
 template <class A, class T>
-HWY_INLINE void LoadPadded(const T* from, std::size_t n, A padding, A* to) {
+HWY_INLINE void LoadPadded(const T* from, std::size_t n, std::type_identity_t<A> padding, A* to) {
   std::size_t i = 0;
-  for (; i + kLanes<A> <= n; i += kLanes<A>) Write<A>(Widen<A>(from + i), to + i);
+  for (; i + kLanes<A> <= n; i += kLanes<A>) Write<A>(LoadWhole(Lanes<A>(), from + i), to + i);
   for (; i < n; ++i) to[i] = static_cast<A>(from[i]);
   for (; i < Padded<A>(n); ++i) to[i] = padding;
 }
@@ -139,81 +138,39 @@ HWY_INLINE RowRange<A> LoadLogits(const T* from, std::size_t n, A* to) {
   return range;
 }
 
-/// First index whose entry equals `value`; there is one.
-template <class A>
-HWY_INLINE std::size_t FirstIndexOf(const A* x, A value) {
-  const Lanes<A> tag;
-  const Vector<A> wanted = Splat<A>(value);
-  for (std::size_t i = 0;; i += kLanes<A>) {
-    const std::intptr_t lane = hn::FindFirstTrue(tag, hn::Eq(Read<A>(x + i), wanted));
-    if (lane >= 0) return i + static_cast<std::size_t>(lane);
-  }
-}
-
-/// The pairwise cascade that chunks of a sum are flushed into, one per lane; level l holds the sum of 2^l chunks.
-template <class A>
-class Cascade {
- public:
-  HWY_INLINE void Push(const Vector<A> (&chunk)[kVectors<A>]) {
-    Vector<A> sum[kVectors<A>];
-    for (std::size_t v = 0; v < kVectors<A>; ++v) sum[v] = chunk[v];
-    std::size_t level = 0;
-    for (std::size_t carry = chunks_; carry & 1; carry >>= 1) Accumulate(level++, sum);
-    for (std::size_t v = 0; v < kVectors<A>; ++v) Write<A>(sum[v], levels_[level] + v * kLanes<A>);
-    ++chunks_;
-  }
-  /// Adds the levels from small to large, then the lanes in halves.
-  HWY_INLINE A Total() const {
-    const Lanes<A> tag;
-    Vector<A> sum[kVectors<A>];
-    for (std::size_t v = 0; v < kVectors<A>; ++v) sum[v] = hn::Zero(tag);
-    for (std::size_t level = 0; chunks_ >> level; ++level)
-      if (chunks_ >> level & 1) Accumulate(level, sum);
-    for (std::size_t half = kVectors<A> / 2; half > 0; half /= 2)
-      for (std::size_t v = 0; v < half; ++v) sum[v] = hn::Add(sum[v], sum[v + half]);
-    HWY_ALIGN A lanes[kLanes<A>];
-    Write<A>(sum[0], lanes);
-    for (std::size_t half = kLanes<A> / 2; half > 0; half /= 2)
-      for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-    return lanes[0];
-  }
-
- private:
-  HWY_INLINE void Accumulate(std::size_t level, Vector<A> (&sum)[kVectors<A>]) const {
-    for (std::size_t v = 0; v < kVectors<A>; ++v)
-      sum[v] = hn::Add(Read<A>(levels_[level] + v * kLanes<A>), sum[v]);
-  }
-  static constexpr std::size_t kLevels = 40;
-  HWY_ALIGN A levels_[kLevels][kBlock<A>];
-  std::size_t chunks_ = 0;
-};
-
 template <class A, std::size_t Count>
 struct Sums {
   A total[Count];
 };
 
-/// Count sums over the padded elements at once: visit(i, terms) gives the terms of the vector at element i. The order
-/// is that of SummationTree::lanes with width kBlock and flush_every kFlush.
+/// Count sums over the padded elements at once: visit(i, terms) gives the terms of the vector at element i.
 template <class A, std::size_t Count, class Visit>
 HWY_INLINE Sums<A, Count> SumOver(std::size_t padded, Visit visit) {
-  Cascade<A> cascade[Count];
-  for (std::size_t begin = 0; begin < padded; begin += kFlush * kBlock<A>) {
-    const std::size_t end = std::min(padded, begin + kFlush * kBlock<A>);
-    Vector<A> sum[Count][kVectors<A>];
-    for (auto& of_term : sum)
-      for (auto& vector : of_term) vector = hn::Zero(Lanes<A>());
-    for (std::size_t i = begin; i < end; i += kBlock<A>) {
-      for (std::size_t v = 0; v < kVectors<A>; ++v) {
+  using Block = Accumulators<Lanes<A>>;
+  constexpr std::size_t kStep = kWidth<A>, kChunk = kStep * kFlush;
+  Block block[Count];
+  const auto sum_chunk = [&](std::size_t begin, std::size_t end) HWY_ATTR {
+    Unroll<Count>([&](auto c) HWY_ATTR { block[c].Clear(); });
+    for (std::size_t i = begin; i < end; i += kStep) {
+      Unroll<Block::kVectors>([&](auto u) HWY_ATTR {
         Vector<A> terms[Count];
-        visit(i + v * kLanes<A>, terms);
-        for (std::size_t c = 0; c < Count; ++c) sum[c][v] = hn::Add(sum[c][v], terms[c]);
-      }
+        visit(i + u * Block::N, terms);
+        Unroll<Count>([&](auto c) HWY_ATTR { block[c].template Add<u>(terms[c]); });
+      });
     }
-    for (std::size_t c = 0; c < Count; ++c) cascade[c].Push(sum[c]);
-  }
+  };
   Sums<A, Count> result;
-  for (std::size_t c = 0; c < Count; ++c) result.total[c] = cascade[c].Total();
+  if (padded <= kChunk) {
+    sum_chunk(0, padded);
+    Unroll<Count>([&](auto c) HWY_ATTR { result.total[c] = block[c].Fold(); });
+    return result;
+  }
+  Cascade<Lanes<A>> cascade[Count];
+  for (std::size_t begin = 0; begin < padded; begin += kChunk) {
+    sum_chunk(begin, std::min(padded, begin + kChunk));
+    Unroll<Count>([&](auto c) HWY_ATTR { cascade[c].Push(block[c]); });
+  }
+  Unroll<Count>([&](auto c) HWY_ATTR { result.total[c] = cascade[c].Total(block[c]); });
   return result;
 }
 
@@ -233,41 +190,37 @@ HWY_INLINE Vector<A> TwoSum(Vector<A> x, Vector<A> y, Vector<A>& low) {
   return sum;
 }
 
-/// D1 of x: e_j = exp(x_j - x_k), r = their sum without index k. With a compensated shift the rounding error of
-/// x_j - x_k enters to first order. x[k] is put back afterwards.
+/// D1 of a row in a working array: e_j = exponential(vector at j), r their sum without index k, where x holds `largest`.
+/// x[k] is dead during the sum, so that its 1 is not in r.
 template <class A>
-struct Tail {
+struct LossTail {
   std::size_t k;
   A m, r, s, log_s;
 };
-template <class A, bool compensated>
-HWY_INLINE Tail<A> TailOf(A* x, A largest, std::size_t padded, A* e) {
-  const Lanes<A> tag;
-  Tail<A> tail;
+template <class A, class Exponential>
+HWY_INLINE LossTail<A> TailOfArray(A* x, A largest, std::size_t padded, A* e, Exponential exponential) {
+  LossTail<A> tail;
   tail.m = largest;
-  tail.k = FirstIndexOf<A>(x, largest);
-  // Dead during the sum, so that its 1 is not in r.
+  tail.k = FirstEqual(x, 0, padded, largest);
   x[tail.k] = -kInfinity<A>;
   const Vector<A> m = Splat<A>(largest);
   tail.r = SumOver<A, 1>(padded, [&](std::size_t i, Vector<A>* terms) HWY_ATTR {
-             Vector<A> value;
-             if constexpr (compensated) {
-               Vector<A> low;
-               const Vector<A> d = TwoDiff<A>(Read<A>(x + i), m, low);
-               value = ExpNonPositive(tag, d);
-               // The remainder of a dead entry is NaN.
-               value = FusedMulAdd(value, hn::IfThenZeroElse(hn::Eq(value, hn::Zero(tag)), low), value);
-             } else {
-               value = ExpNonPositive(tag, hn::Sub(Read<A>(x + i), m));
-             }
-             Write<A>(value, e + i);
-             terms[0] = value;
+             terms[0] = exponential(Read<A>(x + i), m);
+             Write<A>(terms[0], e + i);
            }).total[0];
   x[tail.k] = largest;
   e[tail.k] = 1;
   tail.s = 1 + tail.r;
-  tail.log_s = ScalarLog1p<A>(tail.r);
+  tail.log_s = Log1pOf(tail.r);
   return tail;
+}
+
+/// Exponential of the rounded difference, or of the difference as a pair.
+template <class A, bool compensated>
+HWY_INLINE LossTail<A> TailOfLogits(A* x, A largest, std::size_t padded, A* e) {
+  using Arithmetic = std::conditional_t<compensated, Compensated, Plain<A>>;
+  return TailOfArray<A>(x, largest, padded, e,
+                        [](Vector<A> v, Vector<A> m) HWY_ATTR { return Arithmetic::ExpOfDifference(v, m); });
 }
 
 /// A factor that is applied after a gradient has been formed: rounded once to A, in two steps where A's range asks for it.
@@ -301,20 +254,8 @@ struct Scale {
 /// Stores the vector at element i of a row of n, rounded to T.
 template <class A, class T>
 HWY_INLINE void StoreRow(Vector<A> value, std::size_t i, std::size_t n, T* out) {
-  if (i + kLanes<A> <= n) {
-    if constexpr (std::is_same_v<A, T>) {
-      hn::StoreU(value, Lanes<A>(), out + i);
-    } else if constexpr (kLanes<A> == 1) {
-      out[i] = static_cast<T>(hn::GetLane(value));  // Highway's scalar DemoteTo clamps infinities
-    } else {
-      const hn::Rebind<T, Lanes<A>> narrow;
-      hn::StoreU(hn::DemoteTo(narrow, value), narrow, out + i);
-    }
-  } else if (i < n) {
-    HWY_ALIGN A buffer[kLanes<A>];
-    Write<A>(value, buffer);
-    for (std::size_t lane = 0; i + lane < n; ++lane) out[i + lane] = static_cast<T>(buffer[lane]);
-  }
+  if (i + kLanes<A> <= n) Store(Whole(), Lanes<A>(), value, out + i);
+  else if (i < n) Store(Partial{n - i}, Lanes<A>(), value, out + i);
 }
 
 template <class A, class Visit>

@@ -29,7 +29,7 @@ HWY_INLINE void Run(const Row<T>& row) {
   const Lanes<A> tag;
   const std::size_t n = row.n, padded = Padded<A>(n);
   const T infinity = std::numeric_limits<T>::infinity(), nan = std::numeric_limits<T>::quiet_NaN();
-  const Arrays<A> arrays(4, padded);
+  const Arrays<A, 4> arrays(padded);
   A *x = arrays[0], *e = arrays[1], *target = arrays[2], *w = arrays[3];
   const RowRange<A> range = LoadLogits<A>(row.in[0], n, x);
   if (!range.regular()) {
@@ -53,7 +53,7 @@ HWY_INLINE void Run(const Row<T>& row) {
       infinite |= x[j] == -kInfinity<A> &&
                   static_cast<double>(row.in[1][j]) * static_cast<double>(weighted ? row.in[2][j] : T(1)) > 0;
 
-  const Tail<A> tail = TailOf<A, compensated>(x, range.largest, padded, e);
+  const LossTail<A> tail = TailOfLogits<A, compensated>(x, range.largest, padded, e);
   const Vector<A> m = Splat<A>(tail.m), log_s = Splat<A>(tail.log_s);
   const auto negative_log = [&](std::size_t i) HWY_ATTR { return hn::Sub(log_s, hn::Sub(Read<A>(x + i), m)); };
   const auto sums = SumOver<A, 2>(padded, [&](std::size_t i, Vector<A>* terms) HWY_ATTR {
@@ -108,6 +108,7 @@ HWY_EXPORT(SoftCrossEntropyPlainF64);
 Contract Compensated() {
   Contract contract = LossContract<double>("T2, T3; compensated shift");
   contract.compensated_shift = true;
+  contract.exp_error = compensated_contract().exp_error;
   return contract;
 }
 template <class A>
