@@ -149,13 +149,20 @@ TEST_P(FastLosses, stay_inside_their_bounds) {
   const int cases = subject.format == Format::f64 ? 60 : 300;
   for (int i = 0; i < cases; ++i) {
     const Case input = random_case(random, signature, subject.format);
-    const CaseJudgement judgement = judge.judge(input, run(kernel, signature, input));
+    const std::vector<Tensor> outputs = run(kernel, signature, input);
+    const CaseJudgement judgement = judge.judge(input, outputs);
     for (std::size_t output = 0; output < signature.outputs.size(); ++output)
       worst[output] = std::max(worst[output], judgement.outputs[output].ratio);
-    for (const Finding& finding : judgement.findings)
+    for (const auto& finding : judgement.findings) {
+      // A centred entry d_j - sum b d may vanish by coincidence, where only its bound holds. Zeros that the operator promises
+      // have their own test.
+      if (finding.property == "exact zero" &&
+          judge.measure(input, outputs, finding.output, finding.row, finding.index).bound_ratio <= 1)
+        continue;
       ADD_FAILURE() << "case " << i << ": " << finding.property << ", output "
                     << signature.outputs[static_cast<std::size_t>(finding.output)].name << " row " << finding.row << " index "
                     << finding.index << " excess " << finding.excess;
+    }
   }
   std::printf("%s %s: worst error over bound", subject.op, subject.kernel);
   for (std::size_t output = 0; output < signature.outputs.size(); ++output)
