@@ -395,7 +395,9 @@ std::vector<std::string> classes_of(const Recipe& recipe, const Signature& signa
   };
   if (n <= 2) add("classes:" + std::to_string(n));
   if (n > 512) add("classes:above 512");
-  const auto& spec = signature.inputs[static_cast<std::size_t>(signature.input_with(Role::logits))];
+  // Where two logit vectors are compared, the recipe shapes the teacher's.
+  const Role shaped = has(signature, Role::teacher_logits) ? Role::teacher_logits : Role::logits;
+  const auto& spec = signature.inputs[static_cast<std::size_t>(signature.input_with(shaped))];
   const Tensor& x = input.inputs.at(spec.name);
   const std::vector<double> attributes = attribute_values(signature, input);
   for (std::int64_t row = 0; row < input.extents[0]; ++row) {

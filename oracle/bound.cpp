@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <stdexcept>
 
 namespace sumzero {
@@ -86,16 +85,16 @@ struct Bound::Program {
     return push(std::move(node));
   }
 
-  // One array per node would waste memory; a node's value is a scalar or a row, evaluated depth first.
+  // One array per node would waste memory; a node's value is a scalar or a row of n, evaluated depth first. A per-row
+  // output (`entries` = 1) has a scalar `exact`, and arrays enter its bound through sums.
   struct Value {
     double scalar = 0;
     const double* row = nullptr;   // borrowed or owned
     std::vector<double> owned;
   };
 
-  /// `entries` is the length of rows at this node: that of the output, or n below a sum.
   Value run(std::size_t index, std::size_t n, std::size_t entries, const std::vector<double>& scalars,
-            const std::vector<std::vector<double>>& arrays, std::span<const double> exact) const {
+            const std::vector<std::vector<double>>& arrays, const double* exact) const {
     const Node& node = nodes[index];
     Value result;
     switch (node.op) {
@@ -105,13 +104,12 @@ struct Bound::Program {
       case Op::scalar: result.scalar = scalars[node.slot]; return result;
       case Op::array: result.row = arrays[node.slot].data(); return result;
       case Op::exact:
-        if (exact.size() == 1) result.scalar = exact[0];
-        else result.row = exact.data();
+        if (entries != n || n == 1) result.scalar = exact[0];
+        else result.row = exact;
         return result;
       default: break;
     }
-    // The output of a loss has one entry, the terms of its sums have n.
-    result = run(node.children[0], n, node.op == Op::sum ? n : entries, scalars, arrays, exact);
+    result = run(node.children[0], n, entries, scalars, arrays, exact);
     if (node.op == Op::sum) {
       double total = 0;
       for (std::size_t j = 0; j < n; ++j) total += result.row ? result.row[j] : result.scalar;
@@ -131,8 +129,8 @@ struct Bound::Program {
         result.scalar = f(result.scalar);
         return result;
       }
-      std::vector<double> values(entries);
-      for (std::size_t j = 0; j < entries; ++j) values[j] = f(result.row[j]);
+      std::vector<double> values(n);
+      for (std::size_t j = 0; j < n; ++j) values[j] = f(result.row[j]);
       result.owned = std::move(values);
       result.row = result.owned.data();
       return result;
@@ -144,14 +142,14 @@ struct Bound::Program {
         continue;
       }
       std::vector<double> values = !result.owned.empty() ? std::move(result.owned)
-                                   : !right.owned.empty() ? std::move(right.owned) : std::vector<double>(entries);
+                                   : !right.owned.empty() ? std::move(right.owned) : std::vector<double>(n);
       const double* a = result.row;
       const double* b = right.row;
       const double a_scalar = result.scalar, b_scalar = right.scalar;
       const auto combine = [&](auto f) {
-        if (a && b) for (std::size_t j = 0; j < entries; ++j) values[j] = f(a[j], b[j]);
-        else if (a) for (std::size_t j = 0; j < entries; ++j) values[j] = f(a[j], b_scalar);
-        else for (std::size_t j = 0; j < entries; ++j) values[j] = f(a_scalar, b[j]);
+        if (a && b) for (std::size_t j = 0; j < n; ++j) values[j] = f(a[j], b[j]);
+        else if (a) for (std::size_t j = 0; j < n; ++j) values[j] = f(a[j], b_scalar);
+        else for (std::size_t j = 0; j < n; ++j) values[j] = f(a_scalar, b[j]);
       };
       switch (node.op) {
         case Op::add: combine([](double x, double y) { return x + y; }); break;
@@ -179,14 +177,14 @@ bool Bound::has_sum_bound() const { return program_->has_sum; }
 void Bound::evaluate(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
                      const std::vector<double>& exact, std::vector<double>& result) const {
   const std::size_t entries = exact.size();
-  const Program::Value value = program_->run(program_->root, n, entries, scalars, arrays, exact);
+  const Program::Value value = program_->run(program_->root, n, entries, scalars, arrays, exact.data());
   const double outward = program_->outward();
   result.resize(entries);
   for (std::size_t j = 0; j < entries; ++j) result[j] = (value.row ? value.row[j] : value.scalar) * outward;
 }
 
 double Bound::evaluate_sum(std::size_t n, const std::vector<double>& scalars, double total) const {
-  const Program::Value value = program_->run(program_->sum_root, n, 1, scalars, {}, std::span(&total, 1));
+  const Program::Value value = program_->run(program_->sum_root, n, 1, scalars, {}, &total);
   return value.scalar * program_->outward();
 }
 

@@ -524,7 +524,7 @@ SumMeasurement Judge::measure_sum(const Case& input, const std::vector<Tensor>& 
   return result;
 }
 
-std::optional<Violation> Judge::confirm(const Case& input, const std::vector<Tensor>& outputs, const Finding& finding) const {
+std::optional<Violation> Judge::confirm(const Case& input, const std::vector<Tensor>& outputs, const Suspicion& finding) const {
   Violation violation;
   violation.property = finding.property;
   violation.kind = finding.kind;

@@ -16,7 +16,7 @@
 namespace sumzero {
 
 /// A suspected violation, found by the filter or by an exact check.
-struct Finding {
+struct Suspicion {
   std::string property, kind;
   Verdict verdict = Verdict::pass;
   int output = 0;
@@ -39,7 +39,7 @@ struct IndexedMaximum {
 };
 
 struct CaseJudgement {
-  std::vector<Finding> findings;
+  std::vector<Suspicion> findings;
   std::array<OutputRecord, max_outputs> outputs;
   IndexedMaximum gradient_sum_index, sum_index;
   std::uint64_t elements = 0;
@@ -83,7 +83,7 @@ class Judge {
   SumMeasurement measure_sum(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row) const;
 
   /// Repeats a finding with the Enclosure; null when it does not stand.
-  std::optional<Violation> confirm(const Case& input, const std::vector<Tensor>& outputs, const Finding& finding) const;
+  std::optional<Violation> confirm(const Case& input, const std::vector<Tensor>& outputs, const Suspicion& finding) const;
 
   BoundUsed bound_used(int output) const;
   const Signature& signature() const { return reference_.signature(); }

@@ -50,7 +50,7 @@ void check_tensor(const std::string& what, const Tensor& tensor) {
     if (__builtin_add_overflow(reach < 0 ? lowest : highest, reach, reach < 0 ? &lowest : &highest))
       throw InvalidInput(what + ": strides leave the range of a 64-bit index; use smaller strides");
   }
-  if (lowest < 0 || checked_product(highest + 1, tensor.width(), what) > static_cast<std::int64_t>(tensor.bytes.size()))
+  if (lowest < 0 || highest >= static_cast<std::int64_t>(tensor.bytes.size()) / tensor.width())
     throw InvalidInput(what + ": strides reach elements " + std::to_string(lowest) + " to " + std::to_string(highest) +
                        " of a storage of " +
                        std::to_string(static_cast<std::int64_t>(tensor.bytes.size()) / tensor.width()) +

@@ -195,6 +195,7 @@ struct Contract {
   bool reciprocal = false;            ///< divides by multiplying with a rounded reciprocal
   bool deterministic = true;
   bool monotone = true;               ///< its exponential is monotone, so order is kept bit for bit
+  bool policies = true;               ///< honours non-default policies for special rows; else such cases are refused
   bool stores_intermediates = false;  ///< forward results are rounded to the storage format before the backward reads them
   std::string kind = "derived";       ///< proved, derived or declared: where the bound's constants come from
   std::string note;

@@ -77,6 +77,7 @@ inline SummationTree lane_tree(std::size_t lanes) {
 template <class T>
 Contract contract(SummationTree summation) {
   Contract claim;
+  claim.policies = false;  // plain IEEE arithmetic
   claim.accumulator = sizeof(T) == sizeof(double) ? Format::f64 : Format::f32;
   claim.summation = summation;
   return claim;

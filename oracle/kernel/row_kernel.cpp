@@ -189,6 +189,10 @@ class RowKernelAdapter final : public Kernel {
     return storage == Format::f64 ? kernel_.contract_f64 : kernel_.contract_f32;
   }
   void run(const Call& call) const override {
+    if (!contract(call.input.storage).policies)
+      for (const auto& [attribute, value] : call.input.attributes)
+        if (attribute.ends_with("_policy") && attribute != "all_ignored_policy" && value != 0)
+          throw Refused("kernel '" + name + "' has one policy for special rows; leave " + attribute + " at its default");
     if (call.input.storage == Format::f64) RowRunner<double>(kernel_.f64, *this, call).run();
     else RowRunner<float>(kernel_.f32, *this, call).run();
   }

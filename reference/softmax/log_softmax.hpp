@@ -18,7 +18,7 @@ struct LogSoftmax {
     s.summary = "logarithm of the softmax of a row, with its vector-Jacobian product";
     s.inputs = {{"x", Role::logits, Shape::row}, {"g", Role::upstream, Shape::row, Element::storage, true, 0}};
     s.outputs = {{"logp", Shape::row, Element::storage, at_most_zero | monotone | ties | shift_invariant},
-                 {"gx", Shape::row, Element::storage, zero_sum | ties | shift_invariant | linear_upstream, 0}};
+                 {"gx", Shape::row, Element::storage, zero_sum | shift_invariant | linear_upstream, 0}};
     s.attributes = {inf_policy_attribute(), masked_policy_attribute()};
     s.quantities = tail_scalars();
     // g_others = sum over j != k of |g_j|, g_total = sum |g_j|

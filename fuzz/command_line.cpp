@@ -1,0 +1,487 @@
+// The commands. Parsing is CLI11's; everything else calls the library and turns its errors into one sentence.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+#include <set>
+#include <thread>
+
+#include "fuzz/bench.hpp"
+#include "fuzz/campaign.hpp"
+#include "fuzz/examine.hpp"
+#include "fuzz/explain.hpp"
+#include "fuzz/minimise.hpp"
+#include "fuzz/recipe.hpp"
+#include "fuzz/sumzero.hpp"
+#include "oracle/file.hpp"
+#include "oracle/gate.hpp"
+#include "oracle/json.hpp"
+#include "oracle/report.hpp"
+#include "oracle/witness.hpp"
+
+namespace sumzero {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::atomic<bool> interrupted{false};
+char crash_message[512];
+
+void on_interrupt(int) { interrupted = true; }
+
+/// A kernel that dies takes the process with it: say which campaign it was and leave with the documented code. Only
+/// functions that are safe in a signal handler.
+void on_crash(int) {
+  const std::size_t length = std::char_traits<char>::length(crash_message);
+  if (::write(2, crash_message, length) < 0) ::_exit(static_cast<int>(Exit::crash));
+  ::_exit(static_cast<int>(Exit::crash));
+}
+
+double parse_seconds(const std::string& text) {
+  std::size_t used = 0;
+  double value = 0;
+  try {
+    value = std::stod(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  const std::string unit = text.substr(used);
+  const double scale = unit.empty() || unit == "s" ? 1 : unit == "m" || unit == "min" ? 60 : unit == "h" ? 3600 : -1;
+  if (used == 0 || scale < 0 || !(value > 0) || !(value < 1e9))
+    throw InvalidInput("--time '" + text + "' is not a positive duration; write for example 30s, 5m or 1h");
+  return value * scale;
+}
+
+std::vector<Format> parse_formats(const std::string& text, const std::string& op, const std::string& kernel) {
+  if (text == "all") {
+    std::vector<Format> formats;
+    for (const Format format : {Format::f64, Format::f32, Format::bf16, Format::f16})
+      for (const Kernel* candidate : Registry::global().kernels(op)) {
+        const auto& aliases = candidate->aliases;
+        if ((candidate->name == kernel || std::find(aliases.begin(), aliases.end(), kernel) != aliases.end()) &&
+            candidate->supports(format)) {
+          formats.push_back(format);
+          break;
+        }
+      }
+    if (formats.empty()) Registry::global().kernel_named(op, kernel, Format::f32);  // throws with the known names
+    return formats;
+  }
+  const std::optional<Format> format = format_named(text);
+  if (!format || !is_floating(*format))
+    throw InvalidInput("unknown dtype '" + text + "'; known: f64, f32, bf16, f16, all");
+  return {*format};
+}
+
+void progress_line(const Report& report, double seconds, std::optional<double> left) {
+  double ulp = 0, ratio = 0;
+  for (const auto& [output, worst] : report.worst) ulp = std::max(ulp, worst.ulp), ratio = std::max(ratio, worst.bound_ratio);
+  std::uint64_t violations = 0;
+  for (const auto& [property, count] : report.violation_counts) violations += count;
+  std::string line = fmt::format("\r{} {} {}: {} cases, {:.0f}/s, worst {:.4g} ulp, {:.3g} of bound, {} violations{}", report.op,
+                                 report.kernel, report.format, report.cases, static_cast<double>(report.cases) / std::max(seconds, 1e-9),
+                                 ulp, ratio, violations, left ? fmt::format(", {:.0f} s left", *left) : "");
+  std::fprintf(stderr, "%-110s", line.c_str());
+  std::fflush(stderr);
+}
+
+// ---------------------------------------------------------------------------------------------------------
+
+struct Outputs {
+  std::string json, junit, markdown_path, sarif_path;
+  bool quiet = false;
+  void add(CLI::App& app) {
+    app.add_option("--json", json, "Write the report(s) as JSON");
+    app.add_option("--junit", junit, "Write JUnit XML");
+    app.add_option("--markdown", markdown_path, "Write a Markdown summary");
+    app.add_option("--sarif", sarif_path, "Write SARIF 2.1.0");
+    app.add_flag("-q,--quiet", quiet, "No progress and no summary");
+  }
+  void write(const std::vector<Report>& reports) const {
+    if (!json.empty()) {
+      nlohmann::json all = nlohmann::json::array();
+      for (const Report& report : reports) all.push_back(to_json(report));
+      write_file(json, pretty(reports.size() == 1 ? all[0] : all));
+    }
+    if (!junit.empty()) write_file(junit, junit_xml(reports));
+    if (!markdown_path.empty()) write_file(markdown_path, markdown(reports));
+    if (!sarif_path.empty()) write_file(sarif_path, sarif(reports));
+  }
+};
+
+Exit worst_exit(const std::vector<Report>& reports) {
+  Exit exit = reports.empty() ? Exit::inconclusive : reports.front().exit_code();
+  for (const Report& report : reports) exit = worse(exit, report.exit_code());
+  return exit;
+}
+
+struct FuzzCommand {
+  CampaignOptions options;
+  std::string time, dtype = "f32", out, shard;
+  std::uint64_t cases = 0;
+  Outputs outputs;
+
+  void add(CLI::App& app) {
+    app.add_option("operator", options.op, "Operator, see `sumzero list`")->required();
+    app.add_option("--kernel", options.kernel, "Kernel under test")->default_val("fast");
+    app.add_option("--dtype", dtype, "f64, f32, bf16, f16 or all")->capture_default_str();
+    app.add_option("--time", time, "Time limit, for example 30s or 5m (default 10s)");
+    app.add_option("--cases", cases, "Case limit")->check(CLI::PositiveNumber);
+    app.add_option("--seed", options.seed, "Seed; the same seed gives the same cases")->capture_default_str();
+    app.add_option("--threads", options.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
+    app.add_option("--shard", shard, "i/N: take the i-th of N disjoint shares, 0 <= i < N");
+    app.add_option("--out", out, "Folder for report, witnesses and state");
+    app.add_flag("--resume", options.resume, "Go on where the folder's state ends");
+    outputs.add(app);
+  }
+
+  Exit run() {
+    if (!time.empty()) options.seconds = parse_seconds(time);
+    if (cases > 0) options.cases = cases;
+    if (!shard.empty()) {
+      unsigned long long i = 0, n = 0;
+      int used = 0;
+      if (std::sscanf(shard.c_str(), "%llu/%llu%n", &i, &n, &used) != 2 || used != static_cast<int>(shard.size()) || n == 0 || i >= n)
+        throw InvalidInput("--shard '" + shard + "' must be i/N with 0 <= i < N");
+      options.shard = i;
+      options.shards = n;
+    }
+    if (options.resume && out.empty()) throw InvalidInput("--resume needs --out, the folder to go on from");
+    Registry::global().operator_named(options.op);
+    const std::vector<Format> formats = parse_formats(dtype, options.op, options.kernel);
+    options.stop = &interrupted;
+    const bool terminal = ::isatty(2) && !outputs.quiet;
+    std::vector<Report> reports;
+    for (const Format format : formats) {
+      options.format = format;
+      if (!out.empty()) options.out = formats.size() == 1 ? fs::path(out) : fs::path(out) / std::string(name(format));
+      fmt::format_to_n(crash_message, sizeof crash_message - 1,
+                       "sumzero: kernel '{}' of {} crashed on {}; repeat with --seed {} --threads 1 under a debugger\n", options.kernel,
+                       options.op, name(format), options.seed)
+          .out[0] = '\0';
+      auto last = std::chrono::steady_clock::now();
+      if (terminal)
+        options.progress = [last](const Report& report, double seconds, std::optional<double> left) mutable {
+          const auto now = std::chrono::steady_clock::now();
+          if (now - last < std::chrono::milliseconds(100)) return;
+          last = now;
+          progress_line(report, seconds, left);
+        };
+      reports.push_back(run_campaign(options));
+      if (terminal) std::fprintf(stderr, "\r%-110s\r", "");
+      if (!outputs.quiet) std::cout << terminal_summary(reports.back()) << std::flush;
+      if (interrupted) break;
+    }
+    outputs.write(reports);
+    return worst_exit(reports);
+  }
+};
+
+std::vector<Report> reports_below(const std::vector<std::string>& places) {
+  std::vector<Report> reports;
+  for (const std::string& place : places) {
+    if (!fs::exists(place)) throw InvalidInput(place + ": no such file or folder; give a folder that `sumzero fuzz --out` wrote");
+    if (fs::is_regular_file(place)) {
+      reports.push_back(read_report(place));
+      continue;
+    }
+    std::set<fs::path> found;
+    for (const auto& entry : fs::recursive_directory_iterator(place))
+      if (entry.is_regular_file() && entry.path().filename() == "report.json") found.insert(entry.path());
+    if (found.empty()) throw InvalidInput(place + ": holds no report.json; give a folder that `sumzero fuzz --out` wrote");
+    for (const fs::path& path : found) reports.push_back(read_report(path));
+  }
+  return reports;
+}
+
+/// Errors of today's kernels at the witnesses that the baseline stored, where the reports' folders still hold them.
+std::map<BaselineKey, WitnessErrors> remeasure(const Baseline& baseline, const std::vector<std::string>& places) {
+  std::map<std::string, fs::path> witnesses;
+  for (const std::string& place : places)
+    if (fs::is_directory(place))
+      for (const auto& entry : fs::recursive_directory_iterator(place))
+        if (entry.path().parent_path().filename() == "witness") witnesses[entry.path().stem().string()] = entry.path();
+  std::map<BaselineKey, WitnessErrors> result;
+  for (const auto& [key, entry] : baseline.entries)
+    for (const auto& [address, errors] : entry.witnesses) {
+      const auto found = witnesses.find(address);
+      if (found == witnesses.end()) continue;
+      try {
+        const Case input = read_witness(found->second);
+        const OperatorReference& reference = Registry::global().operator_named(key.op);
+        const Kernel& kernel = Registry::global().kernel_named(key.op, key.kernel, input.storage);
+        const Judge judge(reference, kernel, input.storage);
+        const GuardedRun run = run_guarded(reference.signature(), kernel, input);
+        if (run.verdict != Verdict::pass) continue;
+        const CaseJudgement judgement = judge.judge(input, run.outputs);
+        for (std::size_t i = 0; i < reference.signature().outputs.size(); ++i)
+          if (judgement.outputs[i].elements > 0) result[key][address][reference.signature().outputs[i].name] = judgement.outputs[i].ulp;
+      } catch (const InvalidInput&) {
+        continue;  // a kernel or witness that is gone cannot be measured again; the gate says so
+      }
+    }
+  return result;
+}
+
+struct GateCommand {
+  std::vector<std::string> places;
+  std::string baseline;
+  bool update = false;
+  Outputs outputs;
+  void add(CLI::App& app) {
+    app.add_option("reports", places, "Folders or report.json files")->required();
+    app.add_option("--baseline", baseline, "Baseline file of the ratchet");
+    app.add_flag("--update-baseline", update, "Write today's numbers into the baseline");
+    outputs.add(app);
+  }
+  Exit run() {
+    if (update && baseline.empty()) throw InvalidInput("--update-baseline needs --baseline, the file to write");
+    const std::vector<Report> reports = reports_below(places);
+    std::optional<Baseline> stored;
+    if (!baseline.empty() && (fs::exists(baseline) || !update)) stored = read_baseline(baseline);
+    const GateResult result = gate(reports, stored, stored ? remeasure(*stored, places) : std::map<BaselineKey, WitnessErrors>{});
+    if (!outputs.quiet) {
+      for (const GateSentence& sentence : result.sentences) {
+        static constexpr const char* levels[] = {"note", "warning", "FAIL"};
+        std::cout << levels[static_cast<int>(sentence.level)] << ": " << sentence.text << '\n';
+      }
+      for (const GateRow& row : result.rows)
+        std::cout << fmt::format("{:<24} {:<28} {:<5} bound {}  invariants {}  ratchet {}\n", row.key.op, row.key.kernel, row.key.format,
+                                 row.bound_holds ? "holds" : "FAILS", row.invariants_hold ? "hold" : "FAIL", name(row.ratchet));
+    }
+    if (update) write_baseline(baseline, updated_baseline(reports, stored));
+    outputs.write(reports);
+    return result.exit;
+  }
+};
+
+struct ReportCommand {
+  std::vector<std::string> places;
+  std::string to;
+  Outputs outputs;
+  void add(CLI::App& app) {
+    app.add_option("reports", places, "Folders or report.json files")->required();
+    app.add_option("-o", to, "Markdown file; standard output otherwise");
+    outputs.add(app);
+  }
+  Exit run() {
+    const std::vector<Report> reports = reports_below(places);
+    if (!to.empty()) write_file(to, markdown(reports));
+    else if (!outputs.quiet) std::cout << markdown(reports);
+    outputs.write(reports);
+    return Exit::pass;
+  }
+};
+
+/// A witness and the kernel that it is replayed on.
+struct WitnessCommand {
+  std::string path, kernel = "fast", property, output, out;
+  void add(CLI::App& app) {
+    app.add_option("case", path, "Witness file")->required();
+    app.add_option("--kernel", kernel, "Kernel")->capture_default_str();
+  }
+  Case read() const { return read_witness(path); }
+  Examiner examiner(const Case& input) const {
+    const OperatorReference& reference = Registry::global().operator_named(input.op);
+    return Examiner(reference, Registry::global().kernel_named(input.op, kernel, input.storage), input.storage);
+  }
+
+  Exit replay() const {
+    const Case input = read();
+    const Examiner looker = examiner(input);
+    const Examination examination = looker.examine(input, true);
+    if (examination.run.verdict == Verdict::refused) {
+      std::cout << "refused: " << examination.run.detail << '\n';
+      return Exit::skipped;
+    }
+    int shown = 0;
+    for (const Examination::Item& item : examination.items)
+      if (const auto violation = looker.confirm(input, examination, item)) {
+        std::cout << violation->property << (violation->kind.empty() ? "" : " (" + violation->kind + ")") << ": " << violation->message << '\n';
+        ++shown;
+      }
+    const auto& outputs = looker.signature().outputs;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const OutputRecord& record = examination.judgement.outputs[i];
+      if (record.elements > 0)
+        std::cout << fmt::format("{}: worst {:.6g} ulp, {:.4g} of the bound\n", outputs[i].name, record.ulp, record.ratio);
+    }
+    if (examination.judgement.gradient_sum_index.value >= 0)
+      std::cout << fmt::format("gradient-sum index {:.6g}\n", examination.judgement.gradient_sum_index.value);
+    if (shown == 0) std::cout << "pass\n";
+    return shown > 0 ? Exit::violation : examination.judgement.undecided_rows > 0 ? Exit::inconclusive : Exit::pass;
+  }
+
+  Exit minimise_case() const {
+    const Case input = read();
+    const Examiner looker = examiner(input);
+    const Examination examination = looker.examine(input, true);
+    for (const Examination::Item& item : examination.items) {
+      if (!property.empty() && item.complaint.property != property) continue;
+      if (!output.empty() && item.complaint.output != output) continue;
+      const Complaint complaint = item.complaint;
+      const Case small = minimise(looker.signature(), input, [&](const Case& candidate) { return looker.shows(candidate, complaint); }, 5000);
+      if (!out.empty()) std::cout << (fs::path(out) / (write_witness(out, small) + ".json")).string() << '\n';
+      else std::cout << witness_text(small);
+      return Exit::violation;
+    }
+    std::cout << "nothing to minimise: kernel '" << kernel << "' shows no violation" << (property.empty() ? "" : " of '" + property + "'") << " on this case\n";
+    return Exit::pass;
+  }
+};
+
+Exit list(const std::string& json_path) {
+  nlohmann::json document = {{"schema", "sumzero-list/1"}};
+  nlohmann::json operators = nlohmann::json::array();
+  std::string text;
+  for (const OperatorReference* reference : Registry::global().operators()) {
+    const Signature& signature = reference->signature();
+    text += fmt::format("{}\n  {}\n", signature.name, signature.summary);
+    nlohmann::json entry = {{"name", signature.name}, {"summary", signature.summary}};
+    entry["inputs"] = entry["outputs"] = entry["attributes"] = entry["kernels"] = nlohmann::json::array();
+    std::string inputs, outputs;
+    for (const InputSpec& spec : signature.inputs) {
+      inputs += (inputs.empty() ? "" : ", ") + spec.name + (spec.optional ? " (optional)" : "");
+      entry["inputs"].push_back({{"name", spec.name}, {"optional", spec.optional}});
+    }
+    for (const OutputSpec& spec : signature.outputs) {
+      outputs += (outputs.empty() ? "" : ", ") + spec.name;
+      nlohmann::json bound = {{"name", spec.name}};
+      for (const Kernel* kernel : Registry::global().kernels(signature.name))
+        if (kernel->supports(Format::f32) && kernel->offers(spec.name)) {
+          const Judge judge(*reference, *kernel, Format::f32);
+          const BoundUsed used = judge.bound_used(signature.output(spec.name));
+          bound["theorem"] = used.theorem;
+          bound["file"] = used.file;
+          break;
+        }
+      entry["outputs"].push_back(bound);
+    }
+    text += fmt::format("  inputs   {}\n  outputs  {}\n", inputs, outputs);
+    for (const AttributeSpec& spec : signature.attributes) {
+      std::string range = spec.choices.empty() ? fmt::format("{:g} .. {:g}", spec.minimum, spec.maximum) : fmt::format("{}", fmt::join(spec.choices, ", "));
+      text += fmt::format("  attribute {} = {} ({})\n", spec.name,
+                          spec.choices.empty() ? fmt::format("{:g}", spec.default_value) : spec.choices[static_cast<std::size_t>(spec.default_value)], range);
+      entry["attributes"].push_back({{"name", spec.name}, {"default", spec.default_value}, {"minimum", spec.minimum}, {"maximum", spec.maximum}, {"choices", spec.choices}});
+    }
+    for (const Kernel* kernel : Registry::global().kernels(signature.name)) {
+      std::string formats;
+      nlohmann::json dtypes = nlohmann::json::array();
+      for (const Format format : {Format::f64, Format::f32, Format::bf16, Format::f16})
+        if (kernel->supports(format)) {
+          formats += (formats.empty() ? "" : " ") + std::string(name(format));
+          dtypes.push_back(std::string(name(format)));
+        }
+      text += fmt::format("  kernel   {:<36} {:<20} {}\n", kernel->name + (kernel->aliases.empty() ? "" : fmt::format(" = {}", fmt::join(kernel->aliases, ", "))), formats, kernel->summary);
+      entry["kernels"].push_back({{"name", kernel->name}, {"aliases", kernel->aliases}, {"dtypes", dtypes}, {"outputs", kernel->outputs}, {"summary", kernel->summary}});
+    }
+    entry["strata"] = strata_of(signature);
+    text += fmt::format("  strata   {}\n\n", fmt::join(strata_of(signature), ", "));
+    operators.push_back(entry);
+  }
+  document["operators"] = operators;
+  if (json_path.empty()) std::cout << text;
+  else if (json_path == "-") std::cout << pretty(document);
+  else write_file(json_path, pretty(document));
+  return Exit::pass;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Measure, prove and gate the numerical error of softmax-family kernels.", "sumzero");
+  app.require_subcommand(1);
+  app.footer("Exit codes: 0 pass, 1 violation, 2 usage or unreadable input, 3 kernel crashed or timed out, 4 inconclusive, 77 skipped.");
+
+  FuzzCommand fuzz;
+  CLI::App* fuzz_app = app.add_subcommand("fuzz", "Search for violations of bound and invariants");
+  fuzz.add(*fuzz_app);
+  GateCommand gate_command;
+  CLI::App* gate_app = app.add_subcommand("gate", "Judge reports against bounds, invariants and a baseline");
+  gate_command.add(*gate_app);
+  ReportCommand report;
+  CLI::App* report_app = app.add_subcommand("report", "Summarise reports as Markdown, JSON, JUnit XML or SARIF");
+  report.add(*report_app);
+
+  WitnessCommand witness;
+  CLI::App* replay_app = app.add_subcommand("replay", "Run one witness again");
+  witness.add(*replay_app);
+  CLI::App* minimise_app = app.add_subcommand("minimise", "Make a failing witness as small as possible");
+  witness.add(*minimise_app);
+  minimise_app->add_option("--property", witness.property, "Keep this property failing (default: the first)");
+  minimise_app->add_option("--output", witness.output, "Keep this output failing");
+  minimise_app->add_option("--out", witness.out, "Write the witness into this folder");
+  CLI::App* explain_app = app.add_subcommand("explain", "Exact value, computed value, and where the digits went");
+  witness.add(*explain_app);
+
+  std::string compare_op, kernel_a, kernel_b, compare_dtype = "f32", compare_time;
+  std::uint64_t compare_seed = 1, compare_cases = 2000;
+  CLI::App* compare_app = app.add_subcommand("compare", "Two kernels and the exact value, on the same cases");
+  compare_app->add_option("operator", compare_op, "Operator")->required();
+  compare_app->add_option("--kernel", kernel_a, "First kernel")->required();
+  compare_app->add_option("--with", kernel_b, "Second kernel")->required();
+  compare_app->add_option("--dtype", compare_dtype, "f64, f32, bf16 or f16")->capture_default_str();
+  compare_app->add_option("--cases", compare_cases, "Number of cases")->check(CLI::PositiveNumber)->capture_default_str();
+  compare_app->add_option("--seed", compare_seed, "Seed")->capture_default_str();
+
+  BenchOptions bench;
+  CLI::App* bench_app = app.add_subcommand("bench", "Speed as ratios, measured in one run");
+  bench_app->add_flag("--quick", bench.quick, "Fewer repetitions");
+  bench_app->add_option("--json", bench.json, "Write the figures as JSON");
+
+  bool list_json = false;
+  std::string list_path;
+  CLI::App* list_app = app.add_subcommand("list", "Operators, kernels, strata");
+  CLI::Option* list_option = list_app->add_option("--json", list_path, "Write the registry as JSON, to a file or to standard output")->expected(0, 1);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    std::cerr << "sumzero: " << error.what() << "; see `sumzero --help`\n";
+    return static_cast<int>(Exit::usage);
+  }
+  list_json = list_option->count() > 0;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, on_crash);
+  std::signal(SIGINT, on_interrupt);
+  std::signal(SIGTERM, on_interrupt);
+
+  if (*fuzz_app) return static_cast<int>(fuzz.run());
+  if (*gate_app) return static_cast<int>(gate_command.run());
+  if (*report_app) return static_cast<int>(report.run());
+  if (*replay_app) return static_cast<int>(witness.replay());
+  if (*minimise_app) return static_cast<int>(witness.minimise_case());
+  if (*explain_app) {
+    const Case input = witness.read();
+    std::cout << explain(witness.examiner(input), input);
+    return static_cast<int>(Exit::pass);
+  }
+  if (*compare_app) {
+    const std::vector<Format> formats = parse_formats(compare_dtype, compare_op, kernel_a);
+    if (formats.size() != 1) throw InvalidInput("compare takes one --dtype: f64, f32, bf16 or f16");
+    std::cout << compare(compare_op, kernel_a, kernel_b, formats[0], compare_seed, compare_cases);
+    return static_cast<int>(Exit::pass);
+  }
+  if (*bench_app) return static_cast<int>(run_bench(bench));
+  return static_cast<int>(list(!list_json ? "" : list_path.empty() ? "-" : list_path));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const InvalidInput& error) {
+    std::cerr << "sumzero: " << error.what() << '\n';
+    return static_cast<int>(Exit::usage);
+  } catch (const std::exception& error) {
+    std::cerr << "sumzero: kernel or tool failed: " << error.what() << '\n';
+    return static_cast<int>(Exit::crash);
+  }
+}
+
+}  // namespace sumzero

@@ -1,0 +1,84 @@
+#include "fuzz/examine.hpp"
+
+#include <limits>
+
+namespace sumzero {
+
+Examination Examiner::examine(const Case& input, bool all_properties, const GuardedOptions& options) const {
+  Examination result;
+  result.run = run_guarded(signature(), kernel_, input, options);
+  const auto output_name = [this](int output) { return signature().outputs[static_cast<std::size_t>(output)].name; };
+  if (result.run.verdict == Verdict::refused) return result;
+  if (result.run.verdict != Verdict::pass) {
+    Examination::Item item;
+    item.complaint = {std::string(name(result.run.verdict)), "", output_name(result.run.output)};
+    item.verdict = result.run.verdict;
+    item.detail = result.run.detail;
+    item.excess = std::numeric_limits<double>::infinity();
+    result.items.push_back(item);
+    return result;
+  }
+  result.judged = true;
+  result.judgement = judge_.judge(input, result.run.outputs);
+  for (const Suspicion& suspicion : result.judgement.findings) {
+    Examination::Item item;
+    item.complaint = {suspicion.property, suspicion.kind, output_name(suspicion.output)};
+    item.verdict = suspicion.verdict;
+    item.suspicion = suspicion;
+    item.excess = suspicion.excess;
+    result.items.push_back(item);
+  }
+  const PropertyContext context{signature(), kernel_, judge_.contract(), input, result.run.outputs,
+                                [this](const Case& other, const GuardedOptions& o) { return run_guarded(signature(), kernel_, other, o); }};
+  for (const auto& property : properties()) {
+    if ((property->reruns && !all_properties) || !property->applies(signature(), judge_.contract())) continue;
+    const std::optional<Breach> breach = property->check(context);
+    if (!breach) continue;
+    Examination::Item item;
+    item.complaint = {property->name, "", output_name(breach->output)};
+    item.verdict = property->verdict;
+    item.breach = breach;
+    item.excess = std::numeric_limits<double>::infinity();
+    result.items.push_back(item);
+  }
+  return result;
+}
+
+bool Examiner::shows(const Case& input, const Complaint& complaint) const {
+  const Property* property = property_named(complaint.property);
+  const Examination examination = examine(input, property && property->reruns);
+  for (const Examination::Item& item : examination.items)
+    if (item.complaint == complaint) return true;
+  return false;
+}
+
+std::optional<Violation> Examiner::confirm(const Case& input, const Examination& examination, const Examination::Item& item) const {
+  if (!item.breach && item.detail.empty()) return judge_.confirm(input, examination.run.outputs, item.suspicion);
+  Violation violation;
+  violation.property = item.complaint.property;
+  violation.kind = item.complaint.kind;
+  violation.output = item.complaint.output;
+  violation.verdict = item.verdict;
+  violation.input = input;
+  if (!item.breach) {
+    violation.message = item.detail;
+    violation.row = examination.run.row;
+    violation.index = examination.run.index;
+    return violation;
+  }
+  violation.row = item.breach->row;
+  violation.index = item.breach->index;
+  violation.computed = item.breach->computed;
+  violation.message = item.breach->message;
+  if (violation.index >= 0) {
+    const int output = signature().output(violation.output);
+    const Measurement entry = judge_.measure(input, examination.run.outputs, output, violation.row, violation.index);
+    violation.exact = entry.exact;
+    violation.exact_value = entry.exact_value;
+    violation.ulp = entry.ulp;
+    violation.bound_ratio = entry.bound_ratio;
+  }
+  return violation;
+}
+
+}  // namespace sumzero
