@@ -122,6 +122,12 @@ struct CrossEntropy {
       const N scale = problem.factor * N(problem.in[2] ? problem.in[2][t] : 1.0);
       problem.out(1)[t] = -scale;
       problem.out(1)[state.k] = scale;
+      if (!problem.wants_quantities()) return;
+      // D2 is -1 and 1 there; what a kernel rounds is the factor and its product with the weight.
+      problem.scalar(4, magnitude_upper(problem.factor));
+      problem.scalar(7, problem.in[2] ? problem.in[2][t] : 1.0);
+      problem.array(2)[t] = 1;
+      problem.array(3)[state.k] = 1;
     }
   }
 };
