@@ -110,7 +110,7 @@ struct Bound::Program {
       default: break;
     }
     // Under a sum the values are per class, also when the output is one per row.
-    result = run(node.children[0], n, node.op == Op::sum ? n : entries, scalars, arrays, exact);
+    result = run(node.children[0], n, entries, scalars, arrays, exact);
     if (node.op == Op::sum) {
       double total = 0;
       for (std::size_t j = 0; j < n; ++j) total += result.row ? result.row[j] : result.scalar;
