@@ -37,7 +37,7 @@ struct Scan {
   std::int64_t special = -1, overflow = -1, exceeded = -1, nonzero = -1;  // first offending entry, or -1
   double exceeded_ratio = 0;
   PairSum sum;
-  bool known = true, all_finite = true, any_value = false;
+  bool known = true, all_finite = true, any_value = false, all_tiny = true;
 };
 
 /// An entry that is not a finite number on both sides.
@@ -63,37 +63,42 @@ void scan_special(Format format, double computed, const N& exact, std::int64_t j
   }
 }
 
-/// Entry by entry; `bound` already contains the store.
+/// Is |a| certainly below 2^-10 of the smallest subnormal? In f64 that number is below every double: scale first.
+template <class N>
+bool is_tiny(const N& a, double subnormal) {
+  return magnitude_upper(a * N(0x1p200)) <= (known_fraction * 0x1p200) * subnormal;
+}
+
+/// Entry by entry; `bound` already contains the store. An entry is known when its verdict is certain: the error is
+/// certainly within the bound or certainly above it, or the exact value is known to 2^-10 ulp. Records use the certified
+/// lower end of the error.
 template <class N>
 void scan_entry(Format format, double computed, const N& exact, double bound, std::int64_t j, double subnormal, Scan& scan) {
   if (is_special(exact) || !std::isfinite(computed)) return scan_special(format, computed, exact, j, scan);
-  const double low = magnitude_lower(exact), high = magnitude_upper(exact);
-  const double radius = radius_upper(exact);
-  const double spacing_low = gap(format, low), spacing_high = gap(format, high);
-  const bool tiny = high <= known_fraction * subnormal;
-  scan.known = scan.known && (tiny || radius <= known_fraction * spacing_low);
+  const double high = magnitude_upper(exact), spacing = gap(format, high);
+  const bool tiny = high <= subnormal && is_tiny(exact, subnormal);
   const N difference = N(computed) - exact;
   const double error_low = magnitude_lower(difference), error_high = magnitude_upper(difference);
-  const double ulp = error_high / spacing_low;
+  const double ulp = error_low / spacing;
   if (ulp > scan.ulp) scan.ulp = ulp, scan.ulp_index = j;
-  const double ratio = error_high == 0 ? 0 : error_high / bound;
+  const double ratio = error_low == 0 ? 0 : error_low / bound;
   if (ratio > scan.ratio) scan.ratio = ratio, scan.ratio_index = j;
   if (error_low > bound) {
-    const double excess = error_low / bound;
-    if (excess > scan.exceeded_ratio) scan.exceeded_ratio = excess, scan.exceeded = j;
-  } else if (error_high > bound && !tiny) {
+    if (ratio > scan.exceeded_ratio) scan.exceeded_ratio = ratio, scan.exceeded = j;
+  } else if (error_high > bound && !tiny && !(radius_upper(exact) <= known_fraction * gap(format, magnitude_lower(exact)))) {
     scan.known = false;
   }
-  scan.signed_sum += midpoint_hint(difference) / spacing_high;
+  scan.signed_sum += midpoint_hint(difference) / spacing;
   scan.total += high;
   scan.bound_total += bound;
   scan.sum.add(computed);
   scan.any_value = scan.any_value || high > 0;
-  if (computed != 0 && tiny && scan.nonzero < 0) scan.nonzero = j;
+  scan.all_tiny = scan.all_tiny && tiny;
+  if (computed != 0 && scan.nonzero < 0) scan.nonzero = j;
 }
 
-/// The Ball form of the same, branch-light: it runs over every entry of a campaign. The gap is the spacing just below
-/// |mid| - rad, a power of two read off the exponent; that can only overstate the error.
+/// The Ball form of the same, branch-light: it runs over every entry of a campaign. The gap is the spacing at
+/// |mid| + rad, a power of two read off the exponent.
 void scan_entry(Format format, double computed, const Ball& exact, double bound, std::int64_t j, double subnormal,
                 double inverse_precision, Scan& scan) {
   const double difference = computed - exact.mid;
@@ -103,32 +108,28 @@ void scan_entry(Format format, double computed, const Ball& exact, double bound,
     else scan_special(format, computed, exact, j, scan);
     return;
   }
-  const double low = std::fabs(exact.mid) * (1 - 0x1p-52) - exact.rad;
-  const double binade = std::bit_cast<double>(std::bit_cast<std::uint64_t>(low > 0 ? low : 0.0) & 0x7ff0000000000000u);
+  const double size = std::fabs(exact.mid) + exact.rad;
+  const double binade = std::bit_cast<double>(std::bit_cast<std::uint64_t>(size) & 0x7ff0000000000000u);
   double spacing = binade * inverse_precision;
   if (spacing < subnormal) spacing = subnormal;
-  const double ulp = error_high / spacing;
-  const bool tiny = std::fabs(exact.mid) + exact.rad <= known_fraction * subnormal;
-  if (!(exact.rad <= known_fraction * spacing) && !tiny) [[unlikely]] scan.known = false;
-  if (ulp > scan.ulp) scan.ulp = ulp, scan.ulp_index = j;
-  if (error_high > scan.ratio * bound) {
-    const double ratio = error_high / bound;
-    if (ratio > scan.ratio) scan.ratio = ratio, scan.ratio_index = j;
-    if (error_high > bound) {
-      const double error_low = (std::fabs(difference) - exact.rad) * (1 - 0x1p-50);
-      if (error_low > bound) {
-        if (error_low > scan.exceeded_ratio * bound) scan.exceeded_ratio = error_low / bound, scan.exceeded = j;
-      } else if (!tiny) {
-        scan.known = false;
-      }
+  const double error_low = (std::fabs(difference) - exact.rad) * (1 - 0x1p-50);
+  if (error_low > scan.ulp * spacing) scan.ulp = error_low / spacing, scan.ulp_index = j;
+  if (error_low > scan.ratio * bound) scan.ratio = error_low / bound, scan.ratio_index = j;
+  const bool tiny = size <= known_fraction * subnormal;
+  if (error_high > bound) [[unlikely]] {
+    if (error_low > bound) {
+      if (error_low > scan.exceeded_ratio * bound) scan.exceeded_ratio = error_low / bound, scan.exceeded = j;
+    } else if (!tiny && !(exact.rad <= known_fraction * spacing)) {
+      scan.known = false;
     }
   }
   scan.signed_sum += difference / spacing;
-  scan.total += std::fabs(exact.mid) + exact.rad;
+  scan.total += size;
   scan.bound_total += bound;
   scan.sum.add(computed);
   scan.any_value |= exact.mid != 0;
-  if (computed != 0 && tiny && scan.nonzero < 0) [[unlikely]] scan.nonzero = j;
+  scan.all_tiny &= tiny;
+  if (computed != 0 && scan.nonzero < 0) scan.nonzero = j;
 }
 
 template <class N>
@@ -283,14 +284,15 @@ bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outpu
     result.vacuous = result.vacuous && !scan.any_value;
     if (scan.special >= 0) found("special values", "", Verdict::special_value, scan.special, infinity);
     if (scan.overflow >= 0) found("finite", "overflow", Verdict::bound_exceeded, scan.overflow, infinity);
-    if (scan.nonzero >= 0) found("exact zero", "cancellation", Verdict::invariant_broken, scan.nonzero, infinity);
+    if (specs[i].marks & exact_zero && scan.all_tiny && scan.all_finite && scan.nonzero >= 0)
+      found("exact zero", "cancellation", Verdict::invariant_broken, scan.nonzero, infinity);
     if (scan.exceeded >= 0) found("bound", "", Verdict::bound_exceeded, scan.exceeded, scan.exceeded_ratio);
     if (!scan.all_finite) continue;
     const std::uint32_t marks = specs[i].marks;
     const double sum = scan.sum.value();
     if (marks & zero_sum) {
       const double v = gradient_sum_index_of(format, sum, scan.total, n);
-      const bool exactly_zero = scan.total <= static_cast<double>(n) * known_fraction * smallest_subnormal(format);
+      const bool exactly_zero = scan.all_tiny;
       if (!exactly_zero) take_maximum(v, output, row, result.gradient_sum_index);
       if (std::fabs(sum) > sum_bounds[i] && !exactly_zero)
         found("gradient sum", v >= 0.25 / unit_roundoff(format) ? "collapse" : "", Verdict::invariant_broken, -1,
@@ -328,7 +330,8 @@ bool Judge::judge_reduced(CaseEvaluator& evaluator, const Tensor& output, int in
   result.vacuous = result.vacuous && !scan.any_value;
   if (scan.special >= 0) found("special values", "", Verdict::special_value, infinity);
   if (scan.overflow >= 0) found("finite", "overflow", Verdict::bound_exceeded, infinity);
-  if (scan.nonzero >= 0) found("exact zero", "cancellation", Verdict::invariant_broken, infinity);
+  if (signature().outputs[static_cast<std::size_t>(index)].marks & exact_zero && scan.all_tiny && scan.all_finite && scan.nonzero >= 0)
+    found("exact zero", "cancellation", Verdict::invariant_broken, infinity);
   if (scan.exceeded >= 0) found("bound", "", Verdict::bound_exceeded, scan.exceeded_ratio);
   return true;
 }
@@ -462,7 +465,7 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
       return result;
     }
     const double high = magnitude_upper(exact), spacing = gap(format, magnitude_lower(exact));
-    result.decided = high <= known_fraction * subnormal || radius_upper(exact) <= known_fraction * spacing;
+    result.decided = (high <= subnormal && is_tiny(exact, subnormal)) || radius_upper(exact) <= known_fraction * spacing;
     if (!result.decided) continue;
     result.exact_zero = is_exact_zero(exact);
     result.exact = decimal(exact, 21);

@@ -1,7 +1,7 @@
 // The judge: compares what a kernel returned with the reference, row by row, and says what is wrong.
 //
-// Three tiers. Outputs up to f32 are filtered with Ball<double>, f64 outputs with Arb at 128 bits; a row that a tier
-// does not know to 2^-10 ulp goes through Arb at rising precision and at last the Enclosure, up to 16384 bits. What is
+// Three tiers. Outputs up to f32 are filtered with Ball<double>, f64 outputs with Arb at 128 bits; a row in which a
+// tier leaves a verdict open goes through Arb at rising precision and at last the Enclosure, up to 16384 bits. What is
 // reported as a violation or a record is measured again with the Enclosure (`confirm`, `measure`).
 #pragma once
 

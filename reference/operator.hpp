@@ -68,6 +68,7 @@ enum Mark : std::uint32_t {
   ties = 1u << 6,             ///< equal logits give equal entries (for a gradient: if its upstream agrees too)
   shift_invariant = 1u << 7,  ///< bitwise unchanged when one constant is added exactly to all logits
   linear_upstream = 1u << 8,  ///< scales exactly with powers of two of the upstream
+  exact_zero = 1u << 10,      ///< a row that is zero in exact arithmetic comes out as zeros, bit for bit
   negative_only_at_target = 1u << 9,  ///< hard-label gradient: only the target's entry is below zero
 };
 

@@ -26,7 +26,7 @@ struct CrossEntropy {
                 {"g", Role::upstream, Shape::reduced, Element::storage, true, 0}};
     s.outputs = {{"loss", Shape::reduced, Element::storage, non_negative | shift_invariant},
                  {"gx", Shape::row, Element::storage,
-                  zero_sum | shift_invariant | linear_upstream | negative_only_at_target, 0}};
+                  zero_sum | exact_zero | shift_invariant | linear_upstream | negative_only_at_target, 0}};
     s.attributes = {{"label_smoothing", 0.0, 0.0, 1.0, false, {}},
                     {"ignore_index", -100.0, -0x1p53, 0x1p53, false, {}},
                     reduction_attribute(Reduction::mean),

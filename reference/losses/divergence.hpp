@@ -170,9 +170,9 @@ inline Signature distillation_signature(std::string name, std::string summary) {
   s.inputs = {{"s", Role::logits, Shape::row},
               {"t", Role::teacher_logits, Shape::row},
               {"g", Role::upstream, Shape::reduced, Element::storage, true, 0}};
-  s.outputs = {{"loss", Shape::reduced, Element::storage, non_negative},
-               {"ds", Shape::row, Element::storage, zero_sum | linear_upstream, 0},
-               {"dt", Shape::row, Element::storage, zero_sum | linear_upstream, 1}};
+  s.outputs = {{"loss", Shape::reduced, Element::storage, non_negative | exact_zero},
+               {"ds", Shape::row, Element::storage, zero_sum | exact_zero | linear_upstream, 0},
+               {"dt", Shape::row, Element::storage, zero_sum | exact_zero | linear_upstream, 1}};
   s.attributes = {{"T", 1.0, 0.0, 0x1p100, true, {}},
                   {"scale_T2", 1.0, 0.0, 1.0, false, {"false", "true"}},
                   reduction_attribute(Reduction::mean)};

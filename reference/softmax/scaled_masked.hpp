@@ -18,8 +18,8 @@ struct ScaledMaskedSoftmax {
                 {"mask", Role::mask, Shape::row, Element::boolean, true},
                 {"g", Role::upstream, Shape::row, Element::storage, true, 0}};
     s.outputs = {{"p", Shape::row, Element::storage, sums_to_one | non_negative | at_most_one},
-                 {"gx", Shape::row, Element::storage, zero_sum | linear_upstream, 0},
-                 {"gbias", Shape::row, Element::storage, zero_sum | linear_upstream, 1},
+                 {"gx", Shape::row, Element::storage, zero_sum | exact_zero | linear_upstream, 0},
+                 {"gbias", Shape::row, Element::storage, zero_sum | exact_zero | linear_upstream, 1},
                  {"gscale", Shape::per_row, Element::storage, linear_upstream}};
     s.attributes = {{"scale", 1.0, 0.0, 0x1p120, true, {}}, inf_policy_attribute(), masked_policy_attribute()};
     s.quantities = tail_scalars();

@@ -74,7 +74,7 @@ struct Softmax {
                 {"g", Role::upstream, Shape::row, Element::storage, true, 0}};
     s.outputs = {{"p", Shape::row, Element::storage,
                   sums_to_one | non_negative | at_most_one | monotone | ties | shift_invariant},
-                 {"gx", Shape::row, Element::storage, zero_sum | ties | shift_invariant | linear_upstream, 0}};
+                 {"gx", Shape::row, Element::storage, zero_sum | exact_zero | ties | shift_invariant | linear_upstream, 0}};
     s.attributes = {inf_policy_attribute(), masked_policy_attribute()};
     s.quantities = tail_scalars();
     s.quantities.insert(s.quantities.end(), {"c_max", "pc", "pcd"});
