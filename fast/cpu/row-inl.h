@@ -4,20 +4,22 @@
 // Include this from a source that is compiled once per target (hwy/foreach_target.h). A kernel is a template over an
 // arithmetic A:
 //
-//   A                 rows of     lanes    exponential of x - m
-//   Plain<T>          T           T        of the rounded difference (fast/math)
-//   Wide<T>           T           double   relative error 2^-43, strictly monotone; T is float or double
-//   Compensated       double      double   of the difference as an unevaluated pair
+//   A                 rows of     lanes    tail     exponential of x - m
+//   Plain<T>          T           T        T        of the rounded difference
+//   Wide<T>           T           double   double   relative error 2^-43, strictly monotone; T is float or double
+//   Compensated       double      double   double   of the difference as an unevaluated pair
+//   CompensatedFloat  float       float    double   of the difference as an unevaluated pair
 //
 // and uses, in this order:
 //
 //   const Tail<A> tail = TailOf<A>(x, n, e);            // e: n lanes that take exp(x_j - m), or NoStore{}
+//     or ScaledTailOf, cheaper: e takes A::kScale exp(x_j - m)
 //   if (!tail.regular) { const RowClassification c = Classify(x, n); ...; return; }
 //   ForEach(A::d, n, [&](size_t i, auto at) HWY_ATTR {  // vectors in order; `at` is Whole or Partial
 //     const auto p = hn::Mul(Load(at, A::d, e + i, 0), inverse);
 //     Store(at, A::d, p, out + i);                      // rounds lanes to the type of `out`
 //   });
-//   const Lane q = SumExcept(A::d, n, tail.k, [&](size_t i, auto at) HWY_ATTR { return term; });
+//   const auto q = SumExcept(A::d, n, tail.k, [&](size_t i, auto at) HWY_ATTR { return term; });
 //
 // Results do not depend on the target: element i of a sum belongs to logical lane i mod kWidth whatever the vector
 // length, all other operations are element by element, and every multiply-add is either fused on all targets or on
@@ -192,19 +194,19 @@ template <class T>
 inline constexpr size_t kWidth = 128 / sizeof(T);
 inline constexpr size_t kFlush = 16;
 
+/// Sums of vectors with lanes as narrow as the terms: logical lane i mod kWidth takes element i.
 template <class D>
 class Accumulators {
  public:
   using T = hn::TFromD<D>;
   using V = hn::Vec<D>;
-  static constexpr size_t N = hn::MaxLanes(D()), kVectors = kWidth<T> / N;
+  static constexpr size_t N = hn::MaxLanes(D()), kLanes = kWidth<T>, kVectors = kLanes / N;
 
   HWY_INLINE void Clear() {
     Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Zero(D()); });
   }
-  template <size_t U>
-  HWY_INLINE void Add(V v) {
-    lane_[U] = hn::Add(lane_[U], v);
+  HWY_INLINE void AddStep(const V* terms) {
+    Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(lane_[u], terms[u]); });
   }
   HWY_INLINE void AddFrom(const T* p) {
     Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(hn::LoadU(D(), p + u * N), lane_[u]); });
@@ -214,38 +216,86 @@ class Accumulators {
   }
   /// Folded in halves: lane i takes lane i + half.
   HWY_INLINE T Fold() {
-    if constexpr (kVectors >= 32) FoldVectors<16>();
-    if constexpr (kVectors >= 16) FoldVectors<8>();
-    if constexpr (kVectors >= 8) FoldVectors<4>();
-    if constexpr (kVectors >= 4) FoldVectors<2>();
-    if constexpr (kVectors >= 2) FoldVectors<1>();
+    FoldVectors<kVectors>(lane_);
     HWY_ALIGN T lanes[N];
     hn::Store(lane_[0], D(), lanes);
     for (size_t half = N / 2; half > 0; half /= 2)
       for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
     return lanes[0];
   }
+  /// The same fold over whole vectors, until `Last` of them are left.
+  template <size_t Count, size_t Last = 1>
+  static HWY_INLINE void FoldVectors(V* v) {
+    if constexpr (Count > Last) {
+      Unroll<Count / 2>([&](auto u) HWY_ATTR { v[u] = hn::Add(v[u], v[u + Count / 2]); });
+      FoldVectors<Count / 2, Last>(v);
+    }
+  }
 
  private:
-  template <size_t Half>
-  HWY_INLINE void FoldVectors() {
-    Unroll<Half>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(lane_[u], lane_[u + Half]); });
-  }
   V lane_[kVectors];
 };
 
-/// Blocks of accumulators summed pairwise: level L holds the sum of 2^L consecutive blocks.
+/// Sums of float vectors in eight double lanes: of the kWidth terms of a step, element i takes i + 16 and then i + 8 in
+/// float, two roundings; the rest of the tree rounds in double.
 template <class D>
+class WideAccumulators {
+ public:
+  using T = double;
+  using V = hn::Vec<D>;
+  static constexpr size_t N = hn::MaxLanes(D()), kLanes = 8;
+
+  HWY_INLINE void Clear() {
+    Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Zero(wide_); });
+  }
+  HWY_INLINE void AddStep(V* terms) {
+    constexpr size_t kTerms = kWidth<float> / N, kLeft = N > kLanes ? 1 : kLanes / N;
+    Accumulators<D>::template FoldVectors<kTerms, kLeft>(terms);
+#if HWY_TARGET == HWY_SCALAR
+    Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(lane_[u], hn::PromoteTo(wide_, terms[u])); });
+#else
+    const hn::Half<D> half;
+    if constexpr (N > kLanes) {
+      const auto eight = hn::Add(hn::LowerHalf(half, terms[0]), hn::UpperHalf(half, terms[0]));
+      lane_[0] = hn::Add(lane_[0], hn::PromoteTo(wide_, eight));
+    } else {
+      lane_[0] = hn::Add(lane_[0], hn::PromoteTo(wide_, hn::LowerHalf(half, terms[0])));
+      lane_[kVectors - 1] = hn::Add(lane_[kVectors - 1], hn::PromoteTo(wide_, hn::UpperHalf(half, terms[0])));
+    }
+#endif
+  }
+  HWY_INLINE void AddFrom(const T* p) {
+    Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(hn::LoadU(wide_, p + u * kWide), lane_[u]); });
+  }
+  HWY_INLINE void StoreTo(T* p) const {
+    Unroll<kVectors>([&](auto u) HWY_ATTR { hn::StoreU(lane_[u], wide_, p + u * kWide); });
+  }
+  HWY_INLINE T Fold() {
+    HWY_ALIGN T lanes[kLanes];
+    StoreTo(lanes);
+    for (size_t half = kLanes / 2; half > 0; half /= 2)
+      for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+    return lanes[0];
+  }
+
+ private:
+  static constexpr hn::ScalableTag<double> wide_{};
+  static constexpr size_t kWide = hn::MaxLanes(wide_), kVectors = kLanes / kWide;
+  hn::Vec<hn::ScalableTag<double>> lane_[kVectors];
+};
+
+/// Blocks of accumulators summed pairwise: level L holds the sum of 2^L consecutive blocks.
+template <class Block>
 class Cascade {
  public:
-  using T = hn::TFromD<D>;
-  HWY_INLINE void Push(Accumulators<D>& block) {
+  using T = typename Block::T;
+  HWY_INLINE void Push(Block& block) {
     size_t level = 0;
     for (; blocks_ >> level & 1; ++level) block.AddFrom(level_[level]);
     block.StoreTo(level_[level]);
     ++blocks_;
   }
-  HWY_INLINE T Total(Accumulators<D>& block) const {
+  HWY_INLINE T Total(Block& block) const {
     block.Clear();
     for (size_t level = 0; blocks_ >> level != 0; ++level)
       if (blocks_ >> level & 1) block.AddFrom(level_[level]);
@@ -254,50 +304,61 @@ class Cascade {
 
  private:
   size_t blocks_ = 0;
-  HWY_ALIGN T level_[48][kWidth<T>];
+  HWY_ALIGN T level_[48][Block::kLanes];
 };
 
 /// term(i, at) for i = 0 .. n - 1 without index k (none left out when k >= n); lanes beyond the row must give zero.
-/// The height over n terms is that of SummationTree{lanes, kWidth, kFlush}.
-template <class D, class Term>
-HWY_INLINE hn::TFromD<D> SumExcept(D d, size_t n, size_t k, Term term) {
+/// The height over n terms is that of SummationTree{lanes, kWidth, kFlush}; with WideAccumulators, two float roundings.
+template <class Block, class D, class Term>
+HWY_INLINE typename Block::T SumExceptInto(D d, size_t n, size_t k, Term term) {
   using T = hn::TFromD<D>;
-  using Block = Accumulators<D>;
-  constexpr size_t N = Block::N, kStep = kWidth<T>, kBlock = kStep * kFlush;
+  using V = hn::Vec<D>;
+  constexpr size_t N = Block::N, kStep = kWidth<T>, kVectors = kStep / N, kBlock = kStep * kFlush;
   Block block;
-  Cascade<D> cascade;
-  // A step of which only the first `count` elements exist, or that holds k.
-  const auto careful_step = [&](size_t i, size_t count) HWY_ATTR {
-    HWY_ALIGN T lanes[kStep];
-    for (size_t j = 0; j < kStep; ++j) lanes[j] = T(0);
-    size_t j = 0;
-    for (; j < kStep && j + N <= count; j += N) hn::Store(term(i + j, Whole()), d, lanes + j);
-    if (j < kStep && j < count) hn::Store(term(i + j, Partial{count - j}), d, lanes + j);
-    if (k - i < kStep) lanes[k - i] = T(0);
-    block.AddFrom(lanes);
-  };
+  Cascade<Block> cascade;
   for (size_t begin = 0;; begin += kBlock) {
     const size_t end = std::min(begin + kBlock, n), whole_end = end - (end - begin) % kStep;
     block.Clear();
     size_t i = begin;
     while (true) {
       const size_t stop = k >= i && k < whole_end ? k - (k - begin) % kStep : whole_end;
-      for (; i < stop; i += kStep)
-        Unroll<Block::kVectors>([&](auto u) HWY_ATTR { block.template Add<u>(term(i + u * N, Whole())); });
+      for (; i < stop; i += kStep) {
+        V terms[kVectors];
+        Unroll<kVectors>([&](auto u) HWY_ATTR { terms[u] = term(i + u * N, Whole()); });
+        block.AddStep(terms);
+      }
       if (i == whole_end) break;
-      careful_step(i, kStep);
+      // The step that holds k.
+      const auto left_out = hn::Set(d, static_cast<T>(k - i));
+      V terms[kVectors];
+      Unroll<kVectors>([&](auto u) HWY_ATTR {
+        const auto index = hn::Iota(d, static_cast<T>(u * N));
+        terms[u] = hn::IfThenZeroElse(hn::Eq(index, left_out), term(i + u * N, Whole()));
+      });
+      block.AddStep(terms);
       i += kStep;
     }
-    if (i < end) careful_step(i, end - i);
-    if (end == n) {
-      if (begin == 0) return block.Fold();
-      cascade.Push(block);
-      return cascade.Total(block);
+    if (i < end) {
+      HWY_ALIGN T lanes[kStep] = {};
+      for (size_t j = 0; j < kStep && j < end - i; j += N) {
+        if (end - i - j >= N) hn::Store(term(i + j, Whole()), d, lanes + j);
+        else hn::Store(term(i + j, Partial{end - i - j}), d, lanes + j);
+      }
+      if (k - i < kStep) lanes[k - i] = T(0);
+      V terms[kVectors];
+      Unroll<kVectors>([&](auto u) HWY_ATTR { terms[u] = hn::Load(d, lanes + u * N); });
+      block.AddStep(terms);
     }
+    if (end == n && begin == 0) return block.Fold();
     cascade.Push(block);
+    if (end == n) return cascade.Total(block);
   }
 }
 
+template <class D, class Term>
+HWY_INLINE hn::TFromD<D> SumExcept(D d, size_t n, size_t k, Term term) {
+  return SumExceptInto<Accumulators<D>>(d, n, k, term);
+}
 template <class D, class Term>
 HWY_INLINE hn::TFromD<D> Sum(D d, size_t n, Term term) {
   return SumExcept(d, n, n, term);
@@ -306,32 +367,96 @@ HWY_INLINE hn::TFromD<D> Sum(D d, size_t n, Term term) {
 // ---------------------------------------------------------------------------------------------------------
 // Arithmetics
 
+/// 2^64 e^(d + low) for d <= 0 and |low| at most half an ulp of d; NaN when d is, 0 below e^-132. Relative error 1.43
+/// units of 2^-24 for every d (all were tried), monotone in d for low = 0. The factor keeps subnormal exponentials at
+/// full precision and saves the multiplication that would round them.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ScaledExpF32(D d, V difference, V low) {
+  using C = ExpConstants<float>;
+  // At the clamp k = -191, for which the exponent field of 2^(k + 64) is zero, and so is the result.
+  const V x = MaxOrSecond(hn::Set(d, -132.5f), difference);
+  const V magic = hn::Set(d, C::Magic);
+  const V kt = FusedMulAdd(x, hn::Set(d, C::InvLn2), magic);
+  const V k = hn::Sub(kt, magic);
+  const V r = NegFusedMulAdd(k, hn::Set(d, C::Ln2Lo), hn::Add(NegFusedMulAdd(k, hn::Set(d, C::Ln2Hi), x), low));
+  V q = hn::Set(d, C::c6);
+  q = FusedMulAdd(q, r, hn::Set(d, C::c5));
+  q = FusedMulAdd(q, r, hn::Set(d, C::c4));
+  q = FusedMulAdd(q, r, hn::Set(d, C::c3));
+  q = FusedMulAdd(q, r, hn::Set(d, C::c2));
+  // 1 + (r + r^2 q): adding 1 last makes it monotone, which Horner's last step does not.
+  const V p = hn::Add(FusedMulAdd(hn::Mul(r, r), q, r), hn::Set(d, 1.0f));
+  return hn::Mul(p, hn::BitCast(d, PowerOfTwoBits(d, kt)));
+}
+
+/// x - m = high + low exactly (TwoDiff); low is dropped where high is too small for its exponential to matter.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Difference(D d, V x, V m, V& low) {
+  using T = hn::TFromD<D>;
+  const V high = hn::Sub(x, m);
+  const V minus_m = hn::Sub(high, x);
+  low = hn::Sub(hn::Sub(x, hn::Sub(high, minus_m)), hn::Add(m, minus_m));
+  low = hn::IfThenElseZero(hn::Gt(high, hn::Set(d, std::is_same_v<T, float> ? T(-140) : T(-1000))), low);
+  return high;
+}
+
 template <class T>
 struct Plain {
   using Element = T;
   using Lane = T;
+  using Backward = T;
   using D = hn::ScalableTag<Lane>;
   using V = hn::Vec<D>;
+  using Block = Accumulators<D>;
   static constexpr D d{};
+  static constexpr T kScale = std::is_same_v<T, float> ? T(0x1p64) : T(1);
 
-  /// e^(x - m) for x <= m; NaN when x is.
-  static HWY_INLINE V ExpOfDifference(V x, V m) { return ExpNonPositive(d, hn::Sub(x, m)); }
+  /// kScale e^(x - m) for x <= m; NaN when x is.
+  static HWY_INLINE V ScaledExp(V x, V m) {
+    if constexpr (std::is_same_v<T, float>) return ScaledExpF32(d, hn::Sub(x, m), hn::Zero(d));
+    else return ExpNonPositive(d, hn::Sub(x, m));
+  }
   /// (x - m) - log_s: never m + log_s first, which would lose an absolute u |m|.
   static HWY_INLINE V DifferenceLess(V x, V m, V log_s) { return hn::Sub(hn::Sub(x, m), log_s); }
+};
+
+struct CompensatedFloat {
+  using Element = float;
+  using Lane = float;
+  using Backward = double;
+  using D = hn::ScalableTag<float>;
+  using V = hn::Vec<D>;
+  using Block = WideAccumulators<D>;
+  static constexpr D d{};
+  static constexpr float kScale = 0x1p64f;
+
+  static HWY_INLINE V ScaledExp(V x, V m) {
+    V low;
+    const V high = Difference(d, x, m, low);
+    return ScaledExpF32(d, high, low);
+  }
+  static HWY_INLINE V DifferenceLess(V x, V m, V log_s) {
+    V low;
+    const V high = Difference(d, x, m, low);
+    return hn::Sub(high, hn::Sub(log_s, low));
+  }
 };
 
 template <class T>
 struct Wide {
   using Element = T;
   using Lane = double;
+  using Backward = double;
   using D = hn::ScalableTag<double>;
   using V = hn::Vec<D>;
+  using Block = Accumulators<D>;
   static constexpr D d{};
+  static constexpr double kScale = 1;
 
   /// 2^y with y = (x - m) log2(e) rounded to a multiple of 2^-42, as 2^k P(f), |f| <= 1/2. P(0) = 1 and P is within
   /// 2^-45.9 of 2^f, so one step of y outweighs all other errors and the result is monotone. Below e^-350 it is zero:
   /// nothing that small reaches a float, not even multiplied by two of them.
-  static HWY_INLINE V ExpOfDifference(V x, V m) {
+  static HWY_INLINE V ScaledExp(V x, V m) {
     const V difference = hn::Sub(x, m);
     const V grid = hn::Set(d, 0x1.8p10);  // adding it leaves 42 fraction bits
     const V magic = hn::Set(d, 0x1.80000000003ffp52);  // adding it leaves an integer, plus the exponent bias
@@ -357,26 +482,21 @@ struct Wide {
 struct Compensated {
   using Element = double;
   using Lane = double;
+  using Backward = double;
   using D = hn::ScalableTag<double>;
   using V = hn::Vec<D>;
+  using Block = Accumulators<D>;
   static constexpr D d{};
+  static constexpr double kScale = 1;
 
-  /// x - m = high + low exactly (TwoDiff); low is dropped where high is infinite or the exponential underflows.
-  static HWY_INLINE V Difference(V x, V m, V& low) {
-    const V high = hn::Sub(x, m);
-    const V minus_m = hn::Sub(high, x);
-    low = hn::Sub(hn::Sub(x, hn::Sub(high, minus_m)), hn::Add(m, minus_m));
-    low = hn::IfThenElseZero(hn::Gt(high, hn::Set(d, -1000.0)), low);
-    return high;
-  }
-  static HWY_INLINE V ExpOfDifference(V x, V m) {
+  static HWY_INLINE V ScaledExp(V x, V m) {
     V low;
-    const V e = ExpNonPositive(d, Difference(x, m, low));
+    const V e = ExpNonPositive(d, Difference(d, x, m, low));
     return FusedMulAdd(e, low, e);
   }
   static HWY_INLINE V DifferenceLess(V x, V m, V log_s) {
     V low;
-    const V high = Difference(x, m, low);
+    const V high = Difference(d, x, m, low);
     return hn::Sub(high, hn::Sub(log_s, low));
   }
 };
@@ -384,33 +504,57 @@ struct Compensated {
 // ---------------------------------------------------------------------------------------------------------
 // Tail state
 
+/// e^(x - m) for x <= m, with subnormal results rounded as such; NaN when x is.
+template <class A>
+HWY_INLINE hn::Vec<typename A::D> ExpOfDifference(hn::Vec<typename A::D> x, hn::Vec<typename A::D> m) {
+  const auto scaled = A::ScaledExp(x, m);
+  if constexpr (A::kScale == 1) return scaled;
+  else return hn::Mul(scaled, hn::Set(A::d, 1 / A::kScale));
+}
+
 /// m = x_k the first maximum, r = sum over j != k of exp(x_j - m). Not regular: a NaN, a +inf, or no entry above -inf;
 /// then the other fields mean nothing.
 template <class A>
 struct Tail {
+  using Sum = typename A::Block::T;
   typename A::Element m{};
   size_t k = 0;
-  typename A::Lane r{};
+  Sum r{};
   bool regular = false;
+
+  /// 1 / (scale (1 + r)) for a power of two: what turns scaled exponentials into probabilities.
+  Sum Inverse(Sum scale) const { return Sum(1) / (Sum(1) + r) / scale; }
 };
 
-/// e takes exp(x_j - m) of all n entries; NoStore{} when nobody wants them.
-template <class A, class Exponentials>
-HWY_INLINE Tail<A> TailOf(const typename A::Element* x, size_t n, Exponentials e) {
+template <class A, class Exponentials, class Exp>
+HWY_INLINE Tail<A> TailWith(const typename A::Element* x, size_t n, Exponentials e, typename A::Lane scale, Exp exp) {
   using Lane = typename A::Lane;
   using Element = typename A::Element;
   const Peak<Element> peak = FirstMaximum(x, n);
   Tail<A> tail{peak.value, peak.index};
   if (!(std::abs(peak.value) < kInfinity<Element>)) return tail;
   const auto m = hn::Set(A::d, static_cast<Lane>(peak.value));
-  tail.r = SumExcept(A::d, n, peak.index, [&](size_t i, auto at) HWY_ATTR {
-    const auto exponential = A::ExpOfDifference(Load(at, A::d, x + i, -kInfinity<Element>), m);
+  tail.r = SumExceptInto<typename A::Block>(A::d, n, peak.index, [&](size_t i, auto at) HWY_ATTR {
+    const auto exponential = exp(Load(at, A::d, x + i, -kInfinity<Element>), m);
     Store(at, A::d, exponential, e + i);
     return exponential;
   });
+  tail.r /= scale;
   // A NaN is never the maximum, so it is in the tail and makes r NaN.
-  tail.regular = tail.r < kInfinity<Lane>;
+  tail.regular = tail.r < kInfinity<typename Tail<A>::Sum>;
   return tail;
+}
+
+/// e takes A::kScale exp(x_j - m) of all n entries; NoStore{} when nobody wants them.
+template <class A, class Exponentials>
+HWY_INLINE Tail<A> ScaledTailOf(const typename A::Element* x, size_t n, Exponentials e) {
+  return TailWith<A>(x, n, e, A::kScale, [](auto v, auto m) HWY_ATTR { return A::ScaledExp(v, m); });
+}
+/// e takes exp(x_j - m).
+template <class A, class Exponentials>
+HWY_INLINE Tail<A> TailOf(const typename A::Element* x, size_t n, Exponentials e) {
+  if constexpr (std::is_same_v<Exponentials, NoStore>) return ScaledTailOf<A>(x, n, e);
+  else return TailWith<A>(x, n, e, 1, [](auto v, auto m) HWY_ATTR { return ExpOfDifference<A>(v, m); });
 }
 
 /// log(1 + r), once per row.
