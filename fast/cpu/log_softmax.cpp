@@ -70,7 +70,7 @@ void LogSoftmaxRow(const Row<typename A::Element>& row) {
   Element *logp = row.out[0], *gx = row.out[1];
   const bool backward = gx && g;
   Lane* e = backward ? scratch<Lane, 0>(row.n) : nullptr;
-  const Tail<A> tail = backward ? ScaledTailOf<A>(x, row.n, e) : ScaledTailOf<A>(x, row.n, NoStore());
+  const Tail<A> tail = backward ? ScaledTailOf<A>(x, row.n, e, logp) : ScaledTailOf<A>(x, row.n, NoStore(), logp);
   if (!tail.regular) return LogSoftmaxIrregular<A>(row);
   if (logp) {
     const auto m = hn::Set(A::d, static_cast<Lane>(tail.m)), log_s = hn::Set(A::d, static_cast<Lane>(Log1pOf(tail.r)));

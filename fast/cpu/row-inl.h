@@ -63,48 +63,56 @@ struct Partial {
   size_t count;
 };
 
-/// Float elements are widened to the lanes of `d`, and lanes narrowed to float elements with one rounding.
-template <class D, class T>
-HWY_INLINE hn::Vec<D> LoadWhole(D d, const T* from) {
-  if constexpr (std::is_same_v<hn::TFromD<D>, T>) return hn::LoadU(d, from);
-  else return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
+/// 0, 1, 2, ... in memory: hn::Iota, and hn::FirstN through it, loops over the lanes.
+template <class T>
+alignas(64) inline constexpr T kIndices[] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                             16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+
+template <class D>
+HWY_INLINE hn::Mask<D> FirstLanes(D d, size_t count) {
+  using T = hn::TFromD<D>;
+  return hn::Lt(hn::Load(d, kIndices<T>), hn::Set(d, static_cast<T>(static_cast<int>(count))));
 }
-template <class D, class T>
-HWY_INLINE void StoreWhole(D d, hn::Vec<D> v, T* to) {
-  if constexpr (std::is_same_v<hn::TFromD<D>, T>) {
-    hn::StoreU(v, d, to);
-  } else {
+
+/// Lanes of `d` from elements of type T: float elements are widened exactly, lanes narrowed with one rounding. E is the
+/// tag of as many elements.
+template <class D, class E>
+HWY_INLINE hn::Vec<D> Widen(D d, hn::Vec<E> elements) {
+  if constexpr (std::is_same_v<D, E>) return elements;
+  else return hn::PromoteTo(d, elements);
+}
+template <class E, class D>
+HWY_INLINE hn::Vec<E> Narrow(hn::Vec<D> lanes) {
+  if constexpr (std::is_same_v<D, E>) return lanes;
 #if HWY_TARGET == HWY_SCALAR
-    *to = static_cast<T>(v.raw);  // Highway's scalar DemoteTo clamps infinities
+  else return hn::Set(E(), static_cast<hn::TFromD<E>>(lanes.raw));  // Highway's scalar DemoteTo clamps infinities
 #else
-    const hn::Rebind<T, D> narrow;
-    hn::StoreU(hn::DemoteTo(narrow, v), narrow, to);
+  else return hn::DemoteTo(E(), lanes);
 #endif
-  }
 }
 
 /// The lanes of a row from `from` on; lanes beyond the row hold `pad`.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> Load(Whole, D d, const T* from, std::type_identity_t<T>) {
-  return LoadWhole(d, from);
+  using E = hn::Rebind<T, D>;
+  return Widen<D, E>(d, hn::LoadU(E(), from));
 }
 template <class D, class T>
 HWY_INLINE hn::Vec<D> Load(Partial at, D d, const T* from, std::type_identity_t<T> pad) {
-  HWY_ALIGN T lanes[hn::MaxLanes(D())];
-  for (size_t i = 0; i < hn::MaxLanes(D()); ++i) lanes[i] = pad;
-  for (size_t i = 0; i < at.count; ++i) lanes[i] = from[i];
-  return LoadWhole(d, lanes);
+  using E = hn::Rebind<T, D>;
+  const auto inside = FirstLanes(E(), at.count);
+  return Widen<D, E>(d, hn::IfThenElse(inside, hn::MaskedLoad(inside, E(), from), hn::Set(E(), pad)));
 }
 /// Writes the lanes that lie inside the row.
 template <class D, class T>
-HWY_INLINE void Store(Whole, D d, hn::Vec<D> v, T* to) {
-  StoreWhole(d, v, to);
+HWY_INLINE void Store(Whole, D, hn::Vec<D> v, T* to) {
+  using E = hn::Rebind<T, D>;
+  hn::StoreU(Narrow<E, D>(v), E(), to);
 }
 template <class D, class T>
-HWY_INLINE void Store(Partial at, D d, hn::Vec<D> v, T* to) {
-  HWY_ALIGN T lanes[hn::MaxLanes(D())];
-  StoreWhole(d, v, lanes);
-  for (size_t i = 0; i < at.count; ++i) to[i] = lanes[i];
+HWY_INLINE void Store(Partial at, D, hn::Vec<D> v, T* to) {
+  using E = hn::Rebind<T, D>;
+  hn::BlendedStore(Narrow<E, D>(v), FirstLanes(E(), at.count), E(), to);
 }
 
 /// Takes the place of an output that nobody wants.
@@ -194,6 +202,18 @@ template <class T>
 inline constexpr size_t kWidth = 128 / sizeof(T);
 inline constexpr size_t kFlush = 16;
 
+/// Lane i takes lane i + Count / 2, until one is left.
+template <size_t Count, class T>
+HWY_INLINE T FoldHalves(const T* lanes) {
+  if constexpr (Count == 1) {
+    return lanes[0];
+  } else {
+    T folded[Count / 2];
+    Unroll<Count / 2>([&](auto i) HWY_ATTR { folded[i] = lanes[i] + lanes[i + Count / 2]; });
+    return FoldHalves<Count / 2>(folded);
+  }
+}
+
 /// Sums of vectors with lanes as narrow as the terms: logical lane i mod kWidth takes element i.
 template <class D>
 class Accumulators {
@@ -219,9 +239,7 @@ class Accumulators {
     FoldVectors<kVectors>(lane_);
     HWY_ALIGN T lanes[N];
     hn::Store(lane_[0], D(), lanes);
-    for (size_t half = N / 2; half > 0; half /= 2)
-      for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
+    return FoldHalves<N>(lanes);
   }
   /// The same fold over whole vectors, until `Last` of them are left.
   template <size_t Count, size_t Last = 1>
@@ -273,9 +291,7 @@ class WideAccumulators {
   HWY_INLINE T Fold() {
     HWY_ALIGN T lanes[kLanes];
     StoreTo(lanes);
-    for (size_t half = kLanes / 2; half > 0; half /= 2)
-      for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
+    return FoldHalves<kLanes>(lanes);
   }
 
  private:
@@ -309,8 +325,9 @@ class Cascade {
 
 /// term(i, at) for i = 0 .. n - 1 without index k (none left out when k >= n); lanes beyond the row must give zero.
 /// The height over n terms is that of SummationTree{lanes, kWidth, kFlush}; with WideAccumulators, two float roundings.
-template <class Block, class D, class Term>
-HWY_INLINE typename Block::T SumExceptInto(D d, size_t n, size_t k, Term term) {
+/// ahead(i) is called before every whole step.
+template <class Block, class D, class Term, class Ahead>
+HWY_INLINE typename Block::T SumExceptInto(D d, size_t n, size_t k, Term term, Ahead ahead) {
   using T = hn::TFromD<D>;
   using V = hn::Vec<D>;
   constexpr size_t N = Block::N, kStep = kWidth<T>, kVectors = kStep / N, kBlock = kStep * kFlush;
@@ -323,23 +340,25 @@ HWY_INLINE typename Block::T SumExceptInto(D d, size_t n, size_t k, Term term) {
     while (true) {
       const size_t stop = k >= i && k < whole_end ? k - (k - begin) % kStep : whole_end;
       for (; i < stop; i += kStep) {
+        ahead(i);
         V terms[kVectors];
         Unroll<kVectors>([&](auto u) HWY_ATTR { terms[u] = term(i + u * N, Whole()); });
         block.AddStep(terms);
       }
       if (i == whole_end) break;
       // The step that holds k.
-      const auto left_out = hn::Set(d, static_cast<T>(k - i));
+      const auto left_out = hn::Set(d, static_cast<T>(static_cast<int>(k - i)));
       V terms[kVectors];
       Unroll<kVectors>([&](auto u) HWY_ATTR {
-        const auto index = hn::Iota(d, static_cast<T>(u * N));
+        const auto index = hn::Load(d, kIndices<T> + u * N);
         terms[u] = hn::IfThenZeroElse(hn::Eq(index, left_out), term(i + u * N, Whole()));
       });
       block.AddStep(terms);
       i += kStep;
     }
     if (i < end) {
-      HWY_ALIGN T lanes[kStep] = {};
+      HWY_ALIGN T lanes[kStep];
+      Unroll<kVectors>([&](auto u) HWY_ATTR { hn::Store(hn::Zero(d), d, lanes + u * N); });
       for (size_t j = 0; j < kStep && j < end - i; j += N) {
         if (end - i - j >= N) hn::Store(term(i + j, Whole()), d, lanes + j);
         else hn::Store(term(i + j, Partial{end - i - j}), d, lanes + j);
@@ -357,7 +376,7 @@ HWY_INLINE typename Block::T SumExceptInto(D d, size_t n, size_t k, Term term) {
 
 template <class D, class Term>
 HWY_INLINE hn::TFromD<D> SumExcept(D d, size_t n, size_t k, Term term) {
-  return SumExceptInto<Accumulators<D>>(d, n, k, term);
+  return SumExceptInto<Accumulators<D>>(d, n, k, term, [](size_t) {});
 }
 template <class D, class Term>
 HWY_INLINE hn::TFromD<D> Sum(D d, size_t n, Term term) {
@@ -367,18 +386,21 @@ HWY_INLINE hn::TFromD<D> Sum(D d, size_t n, Term term) {
 // ---------------------------------------------------------------------------------------------------------
 // Arithmetics
 
-/// 2^64 e^(d + low) for d <= 0 and |low| at most half an ulp of d; NaN when d is, 0 below e^-132. Relative error 1.43
-/// units of 2^-24 for every d (all were tried), monotone in d for low = 0. The factor keeps subnormal exponentials at
-/// full precision and saves the multiplication that would round them.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V ScaledExpF32(D d, V difference, V low) {
+/// 2^64 e^(difference + low) for difference <= 0 and a low part, if given, of at most half an ulp of it; NaN when the
+/// difference is, 0 below e^-132. Relative error 1.43 units of 2^-24 for every difference (all were tried), monotone
+/// without low. The factor keeps subnormal exponentials at full precision and saves the multiplication that would round
+/// them.
+template <class D, class V = hn::Vec<D>, class... Low>
+HWY_INLINE V ScaledExpF32(D d, V difference, Low... low) {
   using C = ExpConstants<float>;
   // At the clamp k = -191, for which the exponent field of 2^(k + 64) is zero, and so is the result.
   const V x = MaxOrSecond(hn::Set(d, -132.5f), difference);
   const V magic = hn::Set(d, C::Magic);
   const V kt = FusedMulAdd(x, hn::Set(d, C::InvLn2), magic);
   const V k = hn::Sub(kt, magic);
-  const V r = NegFusedMulAdd(k, hn::Set(d, C::Ln2Lo), hn::Add(NegFusedMulAdd(k, hn::Set(d, C::Ln2Hi), x), low));
+  V r = NegFusedMulAdd(k, hn::Set(d, C::Ln2Hi), x);
+  if constexpr (sizeof...(Low) > 0) r = hn::Add(r, low...);
+  r = NegFusedMulAdd(k, hn::Set(d, C::Ln2Lo), r);
   V q = hn::Set(d, C::c6);
   q = FusedMulAdd(q, r, hn::Set(d, C::c5));
   q = FusedMulAdd(q, r, hn::Set(d, C::c4));
@@ -413,7 +435,7 @@ struct Plain {
 
   /// kScale e^(x - m) for x <= m; NaN when x is.
   static HWY_INLINE V ScaledExp(V x, V m) {
-    if constexpr (std::is_same_v<T, float>) return ScaledExpF32(d, hn::Sub(x, m), hn::Zero(d));
+    if constexpr (std::is_same_v<T, float>) return ScaledExpF32(d, hn::Sub(x, m));
     else return ExpNonPositive(d, hn::Sub(x, m));
   }
   /// (x - m) - log_s: never m + log_s first, which would lose an absolute u |m|.
@@ -435,11 +457,8 @@ struct CompensatedFloat {
     const V high = Difference(d, x, m, low);
     return ScaledExpF32(d, high, low);
   }
-  static HWY_INLINE V DifferenceLess(V x, V m, V log_s) {
-    V low;
-    const V high = Difference(d, x, m, low);
-    return hn::Sub(high, hn::Sub(log_s, low));
-  }
+  /// The rounding of x - m costs half an ulp here, where nothing magnifies it.
+  static HWY_INLINE V DifferenceLess(V x, V m, V log_s) { return hn::Sub(hn::Sub(x, m), log_s); }
 };
 
 template <class T>
@@ -526,35 +545,63 @@ struct Tail {
   Sum Inverse(Sum scale) const { return Sum(1) / (Sum(1) + r) / scale; }
 };
 
+/// Asks for the cache lines that the passes after the exponentials touch: the row is summed at the speed of arithmetic,
+/// which leaves the memory idle. Only hints, so that an address outside any array does no harm.
+template <class T>
+class Prefetcher {
+ public:
+  /// `written`: n elements that are stored after the sum, or null.
+  HWY_INLINE Prefetcher(const T* x, size_t n, const T* written)
+      // Rows mostly lie one after the other. A long one would evict itself before it is used.
+      : next_(Address(n <= kLongest ? x + n : x)), written_(Address(written ? written : x)) {}
+  /// The lines of one step of the sum.
+  HWY_INLINE void operator()(size_t i) const {
+    for (const std::uintptr_t base : {next_, written_})
+      for (size_t line = 0; line < kWidth<T> * sizeof(T); line += 64)
+        __builtin_prefetch(reinterpret_cast<const void*>(base + i * sizeof(T) + line));
+  }
+
+ private:
+  static constexpr size_t kLongest = (std::size_t{1} << 17) / sizeof(T);
+  static std::uintptr_t Address(const T* p) { return reinterpret_cast<std::uintptr_t>(p); }
+  std::uintptr_t next_, written_;
+};
+
 template <class A, class Exponentials, class Exp>
-HWY_INLINE Tail<A> TailWith(const typename A::Element* x, size_t n, Exponentials e, typename A::Lane scale, Exp exp) {
+HWY_INLINE Tail<A> TailWith(const typename A::Element* x, size_t n, Exponentials e, typename A::Lane scale, Exp exp,
+                            const typename A::Element* written) {
   using Lane = typename A::Lane;
   using Element = typename A::Element;
   const Peak<Element> peak = FirstMaximum(x, n);
   Tail<A> tail{peak.value, peak.index};
   if (!(std::abs(peak.value) < kInfinity<Element>)) return tail;
   const auto m = hn::Set(A::d, static_cast<Lane>(peak.value));
-  tail.r = SumExceptInto<typename A::Block>(A::d, n, peak.index, [&](size_t i, auto at) HWY_ATTR {
-    const auto exponential = exp(Load(at, A::d, x + i, -kInfinity<Element>), m);
-    Store(at, A::d, exponential, e + i);
-    return exponential;
-  });
+  tail.r = SumExceptInto<typename A::Block>(
+      A::d, n, peak.index,
+      [&](size_t i, auto at) HWY_ATTR {
+        const auto exponential = exp(Load(at, A::d, x + i, -kInfinity<Element>), m);
+        Store(at, A::d, exponential, e + i);
+        return exponential;
+      },
+      Prefetcher<Element>(x, n, written));
   tail.r /= scale;
   // A NaN is never the maximum, so it is in the tail and makes r NaN.
   tail.regular = tail.r < kInfinity<typename Tail<A>::Sum>;
   return tail;
 }
 
-/// e takes A::kScale exp(x_j - m) of all n entries; NoStore{} when nobody wants them.
+/// e takes A::kScale exp(x_j - m) of all n entries; NoStore{} when nobody wants them. `written`, a hint: n elements that
+/// the caller stores next.
 template <class A, class Exponentials>
-HWY_INLINE Tail<A> ScaledTailOf(const typename A::Element* x, size_t n, Exponentials e) {
-  return TailWith<A>(x, n, e, A::kScale, [](auto v, auto m) HWY_ATTR { return A::ScaledExp(v, m); });
+HWY_INLINE Tail<A> ScaledTailOf(const typename A::Element* x, size_t n, Exponentials e,
+                                const typename A::Element* written = nullptr) {
+  return TailWith<A>(x, n, e, A::kScale, [](auto v, auto m) HWY_ATTR { return A::ScaledExp(v, m); }, written);
 }
 /// e takes exp(x_j - m).
 template <class A, class Exponentials>
 HWY_INLINE Tail<A> TailOf(const typename A::Element* x, size_t n, Exponentials e) {
   if constexpr (std::is_same_v<Exponentials, NoStore>) return ScaledTailOf<A>(x, n, e);
-  else return TailWith<A>(x, n, e, 1, [](auto v, auto m) HWY_ATTR { return ExpOfDifference<A>(v, m); });
+  else return TailWith<A>(x, n, e, 1, [](auto v, auto m) HWY_ATTR { return ExpOfDifference<A>(v, m); }, nullptr);
 }
 
 /// log(1 + r), once per row.
