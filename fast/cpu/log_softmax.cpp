@@ -11,27 +11,25 @@
 HWY_BEFORE_NAMESPACE();
 namespace sumzero::fast::HWY_NAMESPACE {
 
-/// Upstream of live entries; dead ones are ignored, whatever they hold.
-template <class A, class At>
-HWY_INLINE hn::Vec<typename A::D> LiveUpstream(At at, const typename A::Element* x, const typename A::Element* g) {
-  return ZeroIfDead(at, A::d, x, Load(at, A::d, g, 0));
-}
-
+/// e: scaled exponentials. Arithmetic in lanes of A::Backward.
 template <class A>
 HWY_INLINE void LogSoftmaxVjp(const typename A::Element* x, size_t n, const Tail<A>& tail, const typename A::Lane* e,
                               const typename A::Element* g, typename A::Element* gx) {
-  using Lane = typename A::Lane;
-  const Lane inverse = Lane(1) / (Lane(1) + tail.r), g_k = static_cast<Lane>(g[tail.k]);
-  const Lane others = SumExcept(A::d, n, tail.k, [&](size_t i, auto at) HWY_ATTR {
-    return LiveUpstream<A>(at, x + i, g + i);
+  using Lane = typename A::Backward;
+  const hn::ScalableTag<Lane> d;
+  const Lane g_k = static_cast<Lane>(g[tail.k]);
+  // The upstream of dead entries is ignored, whatever it holds.
+  const Lane others = SumExcept(d, n, tail.k, [&](size_t i, auto at) HWY_ATTR {
+    return ZeroIfDead(at, d, x + i, Load(at, d, g + i, 0));
   });
-  const auto total = hn::Set(A::d, others + g_k), inverses = hn::Set(A::d, inverse);
-  ForEach(A::d, n, [&](size_t i, auto at) HWY_ATTR {
-    const auto p = hn::Mul(Load(at, A::d, e + i, 0), inverses);
-    Store(at, A::d, ZeroIfDead(at, A::d, x + i, NegFusedMulAdd(p, total, Load(at, A::d, g + i, 0))), gx + i);
+  const auto total = hn::Set(d, others + g_k), inverses = hn::Set(d, tail.Inverse(A::kScale));
+  ForEach(d, n, [&](size_t i, auto at) HWY_ATTR {
+    const auto p = hn::Mul(Load(at, d, e + i, 0), inverses);
+    Store(at, d, ZeroIfDead(at, d, x + i, NegFusedMulAdd(p, total, Load(at, d, g + i, 0))), gx + i);
   });
   // Where r < 1, g_k - p_k G would cancel. From 1 on it does not (p_k |g_k| <= |g_k| r/s), and the common formula gives
   // tied maxima equal gradients. Adding 0 turns the -0 of n = 1 into +0.
+  const Lane inverse = tail.Inverse(1);
   if (tail.r < 1) gx[tail.k] = static_cast<typename A::Element>(g_k * (tail.r * inverse) - inverse * others + Lane(0));
 }
 
@@ -72,10 +70,10 @@ void LogSoftmaxRow(const Row<typename A::Element>& row) {
   Element *logp = row.out[0], *gx = row.out[1];
   const bool backward = gx && g;
   Lane* e = backward ? scratch<Lane, 0>(row.n) : nullptr;
-  const Tail<A> tail = backward ? TailOf<A>(x, row.n, e) : TailOf<A>(x, row.n, NoStore());
+  const Tail<A> tail = backward ? ScaledTailOf<A>(x, row.n, e, logp) : ScaledTailOf<A>(x, row.n, NoStore(), logp);
   if (!tail.regular) return LogSoftmaxIrregular<A>(row);
   if (logp) {
-    const auto m = hn::Set(A::d, static_cast<Lane>(tail.m)), log_s = hn::Set(A::d, Log1pOf(tail.r));
+    const auto m = hn::Set(A::d, static_cast<Lane>(tail.m)), log_s = hn::Set(A::d, static_cast<Lane>(Log1pOf(tail.r)));
     ForEach(A::d, row.n, [&](size_t i, auto at) HWY_ATTR {
       Store(at, A::d, A::DifferenceLess(Load(at, A::d, x + i, 0), m, log_s), logp + i);
     });
@@ -84,8 +82,8 @@ void LogSoftmaxRow(const Row<typename A::Element>& row) {
   else Fill(gx, row.n, 0);
 }
 
-void LogSoftmaxWide(const Row<float>& row) { LogSoftmaxRow<Wide<float>>(row); }
-void LogSoftmaxCompensated(const Row<double>& row) { LogSoftmaxRow<Compensated>(row); }
+void LogSoftmaxCompensatedF32(const Row<float>& row) { LogSoftmaxRow<CompensatedFloat>(row); }
+void LogSoftmaxCompensatedF64(const Row<double>& row) { LogSoftmaxRow<Compensated>(row); }
 void LogSoftmaxPlainF32(const Row<float>& row) { LogSoftmaxRow<Plain<float>>(row); }
 void LogSoftmaxPlainF64(const Row<double>& row) { LogSoftmaxRow<Plain<double>>(row); }
 
@@ -99,24 +97,25 @@ HWY_AFTER_NAMESPACE();
 namespace sumzero::fast {
 namespace {
 
-HWY_EXPORT(LogSoftmaxWide);
-HWY_EXPORT(LogSoftmaxCompensated);
+HWY_EXPORT(LogSoftmaxCompensatedF32);
+HWY_EXPORT(LogSoftmaxCompensatedF64);
 HWY_EXPORT(LogSoftmaxPlainF32);
 HWY_EXPORT(LogSoftmaxPlainF64);
 
-/// f32, bf16, f16: double lanes, so T2 and T8 hold with u = 2^-53 and the result is the exact one rounded: 0.501 ulp for
-/// n up to 2^30. f64: compensated shift, logp within (c_e + h + c_l + 1) u relative, c_e = 3, h <= 20 + log2(n / 256).
+/// f32, bf16, f16: float lanes with x - max as a pair, tail in double: logp within (c_e + c_l + 3) u relative whatever n
+/// and the gaps (T2), c_e = 1.5, c_l = 2; seen: 1.1 ulp. Gradients from the same exponentials in double (T8). f64: logp
+/// within (c_e + h + c_l + 1) u relative, c_e = 3.01, h <= 20 + log2(n / 256).
 /// All finite inputs, any n. NaN anywhere: NaN. +inf: NaN, or one-hot by `inf_policy` if there is one. -inf:
 /// logp = -inf, gradient +0, upstream ignored. Only -inf: NaN, or -inf by `masked_policy`. Bitwise deterministic, the
 /// same on every target.
 static const Registered accurate{
     RowKernel{.op = "log_softmax",
               .name = "fast",
-              .summary = "tail-first log_softmax in double, compensated for f64 (T2, T8)",
-              .f32 = [](const Row<float>& row) { HWY_DYNAMIC_DISPATCH(LogSoftmaxWide)(row); },
-              .f64 = [](const Row<double>& row) { HWY_DYNAMIC_DISPATCH(LogSoftmaxCompensated)(row); },
-              .contract_f32 = wide_contract(),
-              .contract_f64 = compensated_contract()}};
+              .summary = "tail-first log_softmax with a compensated shift (T2, T8)",
+              .f32 = [](const Row<float>& row) { HWY_DYNAMIC_DISPATCH(LogSoftmaxCompensatedF32)(row); },
+              .f64 = [](const Row<double>& row) { HWY_DYNAMIC_DISPATCH(LogSoftmaxCompensatedF64)(row); },
+              .contract_f32 = compensated_contract(Format::f32),
+              .contract_f64 = compensated_contract(Format::f64)}};
 
 /// Arithmetic of the row's type: logp within (ln((n-1)/r) + c_e + h + c_l + 1) u relative (T2), c_e = c_l = 2,
 /// h <= 21 + log2(n / 512) for float and 20 + log2(n / 256) for double; gradient T8. Sums of the upstream must not

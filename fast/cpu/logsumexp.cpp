@@ -31,11 +31,11 @@ void LogSumExpRow(const Row<typename A::Element>& row) {
   Element *lse = row.out[0], *gx = row.out[1];
   const bool backward = gx && g;
   Lane* e = backward ? scratch<Lane, 0>(row.n) : nullptr;
-  const Tail<A> tail = backward ? TailOf<A>(x, row.n, e) : TailOf<A>(x, row.n, NoStore());
+  const Tail<A> tail = backward ? ScaledTailOf<A>(x, row.n, e) : ScaledTailOf<A>(x, row.n, NoStore());
   if (!tail.regular) return LogSumExpIrregular<A>(row);
   if (lse) *lse = static_cast<Element>(static_cast<Lane>(tail.m) + Log1pOf(tail.r));
   if (!backward) return Fill(gx, row.n, 0);
-  const auto inverse = hn::Set(A::d, Lane(1) / (Lane(1) + tail.r)), upstream = hn::Set(A::d, static_cast<Lane>(*g));
+  const auto inverse = hn::Set(A::d, tail.Inverse(A::kScale)), upstream = hn::Set(A::d, static_cast<Lane>(*g));
   ForEach(A::d, row.n, [&](size_t i, auto at) HWY_ATTR {
     const auto p = hn::Mul(Load(at, A::d, e + i, 0), inverse);
     Store(at, A::d, ZeroIfDead(at, A::d, x + i, hn::Mul(upstream, p)), gx + i);
@@ -74,7 +74,7 @@ static const Registered accurate{
               .f32 = [](const Row<float>& row) { HWY_DYNAMIC_DISPATCH(LogSumExpWide)(row); },
               .f64 = [](const Row<double>& row) { HWY_DYNAMIC_DISPATCH(LogSumExpCompensated)(row); },
               .contract_f32 = wide_contract(),
-              .contract_f64 = compensated_contract()}};
+              .contract_f64 = compensated_contract(Format::f64)}};
 
 /// Arithmetic of the row's type: lse within u |lse| + (ln((n-1)/r) + c_e + h + c_l) u log1p(r) (T2-lse), c_e = c_l = 2,
 /// h <= 21 + log2(n / 512) for float and 20 + log2(n / 256) for double; gradient T3. Special values and determinism as

@@ -72,7 +72,7 @@ static const Registered accurate{
               .f32 = [](const Row<float>& row) { HWY_DYNAMIC_DISPATCH(MergeWide)(row); },
               .f64 = [](const Row<double>& row) { HWY_DYNAMIC_DISPATCH(MergeCompensated)(row); },
               .contract_f32 = wide_contract(),
-              .contract_f64 = compensated_contract()}};
+              .contract_f64 = compensated_contract(Format::f64)}};
 
 /// Arithmetic of the row's type: r within u r + (|m1 - m2| + c_e + 3) u moved (T1-merge), c_e = 2. m is exact. Special
 /// values and determinism as `fast`.

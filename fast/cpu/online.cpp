@@ -93,7 +93,7 @@ static const Registered accurate{
               .f32 = [](const Row<float>& row) { HWY_DYNAMIC_DISPATCH(OnlineWide)(row); },
               .f64 = [](const Row<double>& row) { HWY_DYNAMIC_DISPATCH(OnlineCompensated)(row); },
               .contract_f32 = wide_contract(),
-              .contract_f64 = compensated_contract()}};
+              .contract_f64 = compensated_contract(Format::f64)}};
 
 /// Arithmetic of the row's type: r within ((h + 1)(c_e + 3) + ln((n-1)/r)) u relative (T1-online), c_e = 2,
 /// h <= 21 + log2(n / 512) for float and 20 + log2(n / 256) for double. m is exact. Special values and determinism as

@@ -4,20 +4,22 @@
 // Include this from a source that is compiled once per target (hwy/foreach_target.h). A kernel is a template over an
 // arithmetic A:
 //
-//   A                 rows of     lanes    exponential of x - m
-//   Plain<T>          T           T        of the rounded difference (fast/math)
-//   Wide<T>           T           double   relative error 2^-43, strictly monotone; T is float or double
-//   Compensated       double      double   of the difference as an unevaluated pair
+//   A                 rows of     lanes    tail     exponential of x - m
+//   Plain<T>          T           T        T        of the rounded difference
+//   Wide<T>           T           double   double   relative error 2^-43, strictly monotone; T is float or double
+//   Compensated       double      double   double   of the difference as an unevaluated pair
+//   CompensatedFloat  float       float    double   of the difference as an unevaluated pair
 //
 // and uses, in this order:
 //
 //   const Tail<A> tail = TailOf<A>(x, n, e);            // e: n lanes that take exp(x_j - m), or NoStore{}
+//     or ScaledTailOf, cheaper: e takes A::kScale exp(x_j - m)
 //   if (!tail.regular) { const RowClassification c = Classify(x, n); ...; return; }
 //   ForEach(A::d, n, [&](size_t i, auto at) HWY_ATTR {  // vectors in order; `at` is Whole or Partial
 //     const auto p = hn::Mul(Load(at, A::d, e + i, 0), inverse);
 //     Store(at, A::d, p, out + i);                      // rounds lanes to the type of `out`
 //   });
-//   const Lane q = SumExcept(A::d, n, tail.k, [&](size_t i, auto at) HWY_ATTR { return term; });
+//   const auto q = SumExcept(A::d, n, tail.k, [&](size_t i, auto at) HWY_ATTR { return term; });
 //
 // Results do not depend on the target: element i of a sum belongs to logical lane i mod kWidth whatever the vector
 // length, all other operations are element by element, and every multiply-add is either fused on all targets or on
@@ -61,48 +63,56 @@ struct Partial {
   size_t count;
 };
 
-/// Float elements are widened to the lanes of `d`, and lanes narrowed to float elements with one rounding.
-template <class D, class T>
-HWY_INLINE hn::Vec<D> LoadWhole(D d, const T* from) {
-  if constexpr (std::is_same_v<hn::TFromD<D>, T>) return hn::LoadU(d, from);
-  else return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
+/// 0, 1, 2, ... in memory: hn::Iota, and hn::FirstN through it, loops over the lanes.
+template <class T>
+alignas(64) inline constexpr T kIndices[] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                             16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
+
+template <class D>
+HWY_INLINE hn::Mask<D> FirstLanes(D d, size_t count) {
+  using T = hn::TFromD<D>;
+  return hn::Lt(hn::Load(d, kIndices<T>), hn::Set(d, static_cast<T>(static_cast<int>(count))));
 }
-template <class D, class T>
-HWY_INLINE void StoreWhole(D d, hn::Vec<D> v, T* to) {
-  if constexpr (std::is_same_v<hn::TFromD<D>, T>) {
-    hn::StoreU(v, d, to);
-  } else {
+
+/// Lanes of `d` from elements of type T: float elements are widened exactly, lanes narrowed with one rounding. E is the
+/// tag of as many elements.
+template <class D, class E>
+HWY_INLINE hn::Vec<D> Widen(D d, hn::Vec<E> elements) {
+  if constexpr (std::is_same_v<D, E>) return elements;
+  else return hn::PromoteTo(d, elements);
+}
+template <class E, class D>
+HWY_INLINE hn::Vec<E> Narrow(hn::Vec<D> lanes) {
+  if constexpr (std::is_same_v<D, E>) return lanes;
 #if HWY_TARGET == HWY_SCALAR
-    *to = static_cast<T>(v.raw);  // Highway's scalar DemoteTo clamps infinities
+  else return hn::Set(E(), static_cast<hn::TFromD<E>>(lanes.raw));  // Highway's scalar DemoteTo clamps infinities
 #else
-    const hn::Rebind<T, D> narrow;
-    hn::StoreU(hn::DemoteTo(narrow, v), narrow, to);
+  else return hn::DemoteTo(E(), lanes);
 #endif
-  }
 }
 
 /// The lanes of a row from `from` on; lanes beyond the row hold `pad`.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> Load(Whole, D d, const T* from, std::type_identity_t<T>) {
-  return LoadWhole(d, from);
+  using E = hn::Rebind<T, D>;
+  return Widen<D, E>(d, hn::LoadU(E(), from));
 }
 template <class D, class T>
 HWY_INLINE hn::Vec<D> Load(Partial at, D d, const T* from, std::type_identity_t<T> pad) {
-  HWY_ALIGN T lanes[hn::MaxLanes(D())];
-  for (size_t i = 0; i < hn::MaxLanes(D()); ++i) lanes[i] = pad;
-  for (size_t i = 0; i < at.count; ++i) lanes[i] = from[i];
-  return LoadWhole(d, lanes);
+  using E = hn::Rebind<T, D>;
+  const auto inside = FirstLanes(E(), at.count);
+  return Widen<D, E>(d, hn::IfThenElse(inside, hn::MaskedLoad(inside, E(), from), hn::Set(E(), pad)));
 }
 /// Writes the lanes that lie inside the row.
 template <class D, class T>
-HWY_INLINE void Store(Whole, D d, hn::Vec<D> v, T* to) {
-  StoreWhole(d, v, to);
+HWY_INLINE void Store(Whole, D, hn::Vec<D> v, T* to) {
+  using E = hn::Rebind<T, D>;
+  hn::StoreU(Narrow<E, D>(v), E(), to);
 }
 template <class D, class T>
-HWY_INLINE void Store(Partial at, D d, hn::Vec<D> v, T* to) {
-  HWY_ALIGN T lanes[hn::MaxLanes(D())];
-  StoreWhole(d, v, lanes);
-  for (size_t i = 0; i < at.count; ++i) to[i] = lanes[i];
+HWY_INLINE void Store(Partial at, D, hn::Vec<D> v, T* to) {
+  using E = hn::Rebind<T, D>;
+  hn::BlendedStore(Narrow<E, D>(v), FirstLanes(E(), at.count), E(), to);
 }
 
 /// Takes the place of an output that nobody wants.
@@ -192,19 +202,31 @@ template <class T>
 inline constexpr size_t kWidth = 128 / sizeof(T);
 inline constexpr size_t kFlush = 16;
 
+/// Lane i takes lane i + Count / 2, until one is left.
+template <size_t Count, class T>
+HWY_INLINE T FoldHalves(const T* lanes) {
+  if constexpr (Count == 1) {
+    return lanes[0];
+  } else {
+    T folded[Count / 2];
+    Unroll<Count / 2>([&](auto i) HWY_ATTR { folded[i] = lanes[i] + lanes[i + Count / 2]; });
+    return FoldHalves<Count / 2>(folded);
+  }
+}
+
+/// Sums of vectors with lanes as narrow as the terms: logical lane i mod kWidth takes element i.
 template <class D>
 class Accumulators {
  public:
   using T = hn::TFromD<D>;
   using V = hn::Vec<D>;
-  static constexpr size_t N = hn::MaxLanes(D()), kVectors = kWidth<T> / N;
+  static constexpr size_t N = hn::MaxLanes(D()), kLanes = kWidth<T>, kVectors = kLanes / N;
 
   HWY_INLINE void Clear() {
     Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Zero(D()); });
   }
-  template <size_t U>
-  HWY_INLINE void Add(V v) {
-    lane_[U] = hn::Add(lane_[U], v);
+  HWY_INLINE void AddStep(const V* terms) {
+    Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(lane_[u], terms[u]); });
   }
   HWY_INLINE void AddFrom(const T* p) {
     Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(hn::LoadU(D(), p + u * N), lane_[u]); });
@@ -214,38 +236,82 @@ class Accumulators {
   }
   /// Folded in halves: lane i takes lane i + half.
   HWY_INLINE T Fold() {
-    if constexpr (kVectors >= 32) FoldVectors<16>();
-    if constexpr (kVectors >= 16) FoldVectors<8>();
-    if constexpr (kVectors >= 8) FoldVectors<4>();
-    if constexpr (kVectors >= 4) FoldVectors<2>();
-    if constexpr (kVectors >= 2) FoldVectors<1>();
+    FoldVectors<kVectors>(lane_);
     HWY_ALIGN T lanes[N];
     hn::Store(lane_[0], D(), lanes);
-    for (size_t half = N / 2; half > 0; half /= 2)
-      for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-    return lanes[0];
+    return FoldHalves<N>(lanes);
+  }
+  /// The same fold over whole vectors, until `Last` of them are left.
+  template <size_t Count, size_t Last = 1>
+  static HWY_INLINE void FoldVectors(V* v) {
+    if constexpr (Count > Last) {
+      Unroll<Count / 2>([&](auto u) HWY_ATTR { v[u] = hn::Add(v[u], v[u + Count / 2]); });
+      FoldVectors<Count / 2, Last>(v);
+    }
   }
 
  private:
-  template <size_t Half>
-  HWY_INLINE void FoldVectors() {
-    Unroll<Half>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(lane_[u], lane_[u + Half]); });
-  }
   V lane_[kVectors];
 };
 
-/// Blocks of accumulators summed pairwise: level L holds the sum of 2^L consecutive blocks.
+/// Sums of float vectors in eight double lanes: of the kWidth terms of a step, element i takes i + 16 and then i + 8 in
+/// float, two roundings; the rest of the tree rounds in double.
 template <class D>
+class WideAccumulators {
+ public:
+  using T = double;
+  using V = hn::Vec<D>;
+  static constexpr size_t N = hn::MaxLanes(D()), kLanes = 8;
+
+  HWY_INLINE void Clear() {
+    Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Zero(wide_); });
+  }
+  HWY_INLINE void AddStep(V* terms) {
+    constexpr size_t kTerms = kWidth<float> / N, kLeft = N > kLanes ? 1 : kLanes / N;
+    Accumulators<D>::template FoldVectors<kTerms, kLeft>(terms);
+#if HWY_TARGET == HWY_SCALAR
+    Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(lane_[u], hn::PromoteTo(wide_, terms[u])); });
+#else
+    const hn::Half<D> half;
+    if constexpr (N > kLanes) {
+      const auto eight = hn::Add(hn::LowerHalf(half, terms[0]), hn::UpperHalf(half, terms[0]));
+      lane_[0] = hn::Add(lane_[0], hn::PromoteTo(wide_, eight));
+    } else {
+      lane_[0] = hn::Add(lane_[0], hn::PromoteTo(wide_, hn::LowerHalf(half, terms[0])));
+      lane_[kVectors - 1] = hn::Add(lane_[kVectors - 1], hn::PromoteTo(wide_, hn::UpperHalf(half, terms[0])));
+    }
+#endif
+  }
+  HWY_INLINE void AddFrom(const T* p) {
+    Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(hn::LoadU(wide_, p + u * kWide), lane_[u]); });
+  }
+  HWY_INLINE void StoreTo(T* p) const {
+    Unroll<kVectors>([&](auto u) HWY_ATTR { hn::StoreU(lane_[u], wide_, p + u * kWide); });
+  }
+  HWY_INLINE T Fold() {
+    HWY_ALIGN T lanes[kLanes];
+    StoreTo(lanes);
+    return FoldHalves<kLanes>(lanes);
+  }
+
+ private:
+  static constexpr hn::ScalableTag<double> wide_{};
+  static constexpr size_t kWide = hn::MaxLanes(wide_), kVectors = kLanes / kWide;
+  hn::Vec<hn::ScalableTag<double>> lane_[kVectors];
+};
+
+/// Blocks of accumulators summed pairwise: level L holds the sum of 2^L consecutive blocks.
+template <class Block>
 class Cascade {
  public:
-  using T = hn::TFromD<D>;
-  HWY_INLINE void Push(Accumulators<D>& block) {
+  using T = typename Block::T;
+  HWY_INLINE void Push(Block& block) {
     size_t level = 0;
     for (; blocks_ >> level & 1; ++level) block.AddFrom(level_[level]);
     block.StoreTo(level_[level]);
     ++blocks_;
   }
-  HWY_INLINE T Total(Accumulators<D>& block) const {
+  HWY_INLINE T Total(Block& block) const {
     block.Clear();
     for (size_t level = 0; blocks_ >> level != 0; ++level)
       if (blocks_ >> level & 1) block.AddFrom(level_[level]);
@@ -254,50 +320,64 @@ class Cascade {
 
  private:
   size_t blocks_ = 0;
-  HWY_ALIGN T level_[48][kWidth<T>];
+  HWY_ALIGN T level_[48][Block::kLanes];
 };
 
 /// term(i, at) for i = 0 .. n - 1 without index k (none left out when k >= n); lanes beyond the row must give zero.
-/// The height over n terms is that of SummationTree{lanes, kWidth, kFlush}.
-template <class D, class Term>
-HWY_INLINE hn::TFromD<D> SumExcept(D d, size_t n, size_t k, Term term) {
+/// The height over n terms is that of SummationTree{lanes, kWidth, kFlush}; with WideAccumulators, two float roundings.
+/// ahead(i) is called before every whole step.
+template <class Block, class D, class Term, class Ahead>
+HWY_INLINE typename Block::T SumExceptInto(D d, size_t n, size_t k, Term term, Ahead ahead) {
   using T = hn::TFromD<D>;
-  using Block = Accumulators<D>;
-  constexpr size_t N = Block::N, kStep = kWidth<T>, kBlock = kStep * kFlush;
+  using V = hn::Vec<D>;
+  constexpr size_t N = Block::N, kStep = kWidth<T>, kVectors = kStep / N, kBlock = kStep * kFlush;
   Block block;
-  Cascade<D> cascade;
-  // A step of which only the first `count` elements exist, or that holds k.
-  const auto careful_step = [&](size_t i, size_t count) HWY_ATTR {
-    HWY_ALIGN T lanes[kStep];
-    for (size_t j = 0; j < kStep; ++j) lanes[j] = T(0);
-    size_t j = 0;
-    for (; j < kStep && j + N <= count; j += N) hn::Store(term(i + j, Whole()), d, lanes + j);
-    if (j < kStep && j < count) hn::Store(term(i + j, Partial{count - j}), d, lanes + j);
-    if (k - i < kStep) lanes[k - i] = T(0);
-    block.AddFrom(lanes);
-  };
+  Cascade<Block> cascade;
   for (size_t begin = 0;; begin += kBlock) {
     const size_t end = std::min(begin + kBlock, n), whole_end = end - (end - begin) % kStep;
     block.Clear();
     size_t i = begin;
     while (true) {
       const size_t stop = k >= i && k < whole_end ? k - (k - begin) % kStep : whole_end;
-      for (; i < stop; i += kStep)
-        Unroll<Block::kVectors>([&](auto u) HWY_ATTR { block.template Add<u>(term(i + u * N, Whole())); });
+      for (; i < stop; i += kStep) {
+        ahead(i);
+        V terms[kVectors];
+        Unroll<kVectors>([&](auto u) HWY_ATTR { terms[u] = term(i + u * N, Whole()); });
+        block.AddStep(terms);
+      }
       if (i == whole_end) break;
-      careful_step(i, kStep);
+      // The step that holds k.
+      const auto left_out = hn::Set(d, static_cast<T>(static_cast<int>(k - i)));
+      V terms[kVectors];
+      Unroll<kVectors>([&](auto u) HWY_ATTR {
+        const auto index = hn::Load(d, kIndices<T> + u * N);
+        terms[u] = hn::IfThenZeroElse(hn::Eq(index, left_out), term(i + u * N, Whole()));
+      });
+      block.AddStep(terms);
       i += kStep;
     }
-    if (i < end) careful_step(i, end - i);
-    if (end == n) {
-      if (begin == 0) return block.Fold();
-      cascade.Push(block);
-      return cascade.Total(block);
+    if (i < end) {
+      HWY_ALIGN T lanes[kStep];
+      Unroll<kVectors>([&](auto u) HWY_ATTR { hn::Store(hn::Zero(d), d, lanes + u * N); });
+      for (size_t j = 0; j < kStep && j < end - i; j += N) {
+        if (end - i - j >= N) hn::Store(term(i + j, Whole()), d, lanes + j);
+        else hn::Store(term(i + j, Partial{end - i - j}), d, lanes + j);
+      }
+      if (k - i < kStep) lanes[k - i] = T(0);
+      V terms[kVectors];
+      Unroll<kVectors>([&](auto u) HWY_ATTR { terms[u] = hn::Load(d, lanes + u * N); });
+      block.AddStep(terms);
     }
+    if (end == n && begin == 0) return block.Fold();
     cascade.Push(block);
+    if (end == n) return cascade.Total(block);
   }
 }
 
+template <class D, class Term>
+HWY_INLINE hn::TFromD<D> SumExcept(D d, size_t n, size_t k, Term term) {
+  return SumExceptInto<Accumulators<D>>(d, n, k, term, [](size_t) {});
+}
 template <class D, class Term>
 HWY_INLINE hn::TFromD<D> Sum(D d, size_t n, Term term) {
   return SumExcept(d, n, n, term);
@@ -306,17 +386,78 @@ HWY_INLINE hn::TFromD<D> Sum(D d, size_t n, Term term) {
 // ---------------------------------------------------------------------------------------------------------
 // Arithmetics
 
+/// 2^64 e^(difference + low) for difference <= 0 and a low part, if given, of at most half an ulp of it; NaN when the
+/// difference is, 0 below e^-132. Relative error 1.43 units of 2^-24 for every difference (all were tried), monotone
+/// without low. The factor keeps subnormal exponentials at full precision and saves the multiplication that would round
+/// them.
+template <class D, class V = hn::Vec<D>, class... Low>
+HWY_INLINE V ScaledExpF32(D d, V difference, Low... low) {
+  using C = ExpConstants<float>;
+  // At the clamp k = -191, for which the exponent field of 2^(k + 64) is zero, and so is the result.
+  const V x = MaxOrSecond(hn::Set(d, -132.5f), difference);
+  const V magic = hn::Set(d, C::Magic);
+  const V kt = FusedMulAdd(x, hn::Set(d, C::InvLn2), magic);
+  const V k = hn::Sub(kt, magic);
+  V r = NegFusedMulAdd(k, hn::Set(d, C::Ln2Hi), x);
+  if constexpr (sizeof...(Low) > 0) r = hn::Add(r, low...);
+  r = NegFusedMulAdd(k, hn::Set(d, C::Ln2Lo), r);
+  V q = hn::Set(d, C::c6);
+  q = FusedMulAdd(q, r, hn::Set(d, C::c5));
+  q = FusedMulAdd(q, r, hn::Set(d, C::c4));
+  q = FusedMulAdd(q, r, hn::Set(d, C::c3));
+  q = FusedMulAdd(q, r, hn::Set(d, C::c2));
+  // 1 + (r + r^2 q): adding 1 last makes it monotone, which Horner's last step does not.
+  const V p = hn::Add(FusedMulAdd(hn::Mul(r, r), q, r), hn::Set(d, 1.0f));
+  return hn::Mul(p, hn::BitCast(d, PowerOfTwoBits(d, kt)));
+}
+
+/// x - m = high + low exactly (TwoDiff); low is dropped where high is too small for its exponential to matter.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Difference(D d, V x, V m, V& low) {
+  using T = hn::TFromD<D>;
+  const V high = hn::Sub(x, m);
+  const V minus_m = hn::Sub(high, x);
+  low = hn::Sub(hn::Sub(x, hn::Sub(high, minus_m)), hn::Add(m, minus_m));
+  low = hn::IfThenElseZero(hn::Gt(high, hn::Set(d, std::is_same_v<T, float> ? T(-140) : T(-1000))), low);
+  return high;
+}
+
 template <class T>
 struct Plain {
   using Element = T;
   using Lane = T;
+  using Backward = T;
   using D = hn::ScalableTag<Lane>;
   using V = hn::Vec<D>;
+  using Block = Accumulators<D>;
   static constexpr D d{};
+  static constexpr T kScale = std::is_same_v<T, float> ? T(0x1p64) : T(1);
 
-  /// e^(x - m) for x <= m; NaN when x is.
-  static HWY_INLINE V ExpOfDifference(V x, V m) { return ExpNonPositive(d, hn::Sub(x, m)); }
+  /// kScale e^(x - m) for x <= m; NaN when x is.
+  static HWY_INLINE V ScaledExp(V x, V m) {
+    if constexpr (std::is_same_v<T, float>) return ScaledExpF32(d, hn::Sub(x, m));
+    else return ExpNonPositive(d, hn::Sub(x, m));
+  }
   /// (x - m) - log_s: never m + log_s first, which would lose an absolute u |m|.
+  static HWY_INLINE V DifferenceLess(V x, V m, V log_s) { return hn::Sub(hn::Sub(x, m), log_s); }
+};
+
+struct CompensatedFloat {
+  using Element = float;
+  using Lane = float;
+  using Backward = double;
+  using D = hn::ScalableTag<float>;
+  using V = hn::Vec<D>;
+  using Block = WideAccumulators<D>;
+  static constexpr D d{};
+  static constexpr float kScale = 0x1p64f;
+
+  static HWY_INLINE V ScaledExp(V x, V m) {
+    V low;
+    const V high = Difference(d, x, m, low);
+    return ScaledExpF32(d, high, low);
+  }
+  /// The rounding of x - m costs half an ulp here, where nothing magnifies it.
   static HWY_INLINE V DifferenceLess(V x, V m, V log_s) { return hn::Sub(hn::Sub(x, m), log_s); }
 };
 
@@ -324,14 +465,17 @@ template <class T>
 struct Wide {
   using Element = T;
   using Lane = double;
+  using Backward = double;
   using D = hn::ScalableTag<double>;
   using V = hn::Vec<D>;
+  using Block = Accumulators<D>;
   static constexpr D d{};
+  static constexpr double kScale = 1;
 
   /// 2^y with y = (x - m) log2(e) rounded to a multiple of 2^-42, as 2^k P(f), |f| <= 1/2. P(0) = 1 and P is within
   /// 2^-45.9 of 2^f, so one step of y outweighs all other errors and the result is monotone. Below e^-350 it is zero:
   /// nothing that small reaches a float, not even multiplied by two of them.
-  static HWY_INLINE V ExpOfDifference(V x, V m) {
+  static HWY_INLINE V ScaledExp(V x, V m) {
     const V difference = hn::Sub(x, m);
     const V grid = hn::Set(d, 0x1.8p10);  // adding it leaves 42 fraction bits
     const V magic = hn::Set(d, 0x1.80000000003ffp52);  // adding it leaves an integer, plus the exponent bias
@@ -357,26 +501,21 @@ struct Wide {
 struct Compensated {
   using Element = double;
   using Lane = double;
+  using Backward = double;
   using D = hn::ScalableTag<double>;
   using V = hn::Vec<D>;
+  using Block = Accumulators<D>;
   static constexpr D d{};
+  static constexpr double kScale = 1;
 
-  /// x - m = high + low exactly (TwoDiff); low is dropped where high is infinite or the exponential underflows.
-  static HWY_INLINE V Difference(V x, V m, V& low) {
-    const V high = hn::Sub(x, m);
-    const V minus_m = hn::Sub(high, x);
-    low = hn::Sub(hn::Sub(x, hn::Sub(high, minus_m)), hn::Add(m, minus_m));
-    low = hn::IfThenElseZero(hn::Gt(high, hn::Set(d, -1000.0)), low);
-    return high;
-  }
-  static HWY_INLINE V ExpOfDifference(V x, V m) {
+  static HWY_INLINE V ScaledExp(V x, V m) {
     V low;
-    const V e = ExpNonPositive(d, Difference(x, m, low));
+    const V e = ExpNonPositive(d, Difference(d, x, m, low));
     return FusedMulAdd(e, low, e);
   }
   static HWY_INLINE V DifferenceLess(V x, V m, V log_s) {
     V low;
-    const V high = Difference(x, m, low);
+    const V high = Difference(d, x, m, low);
     return hn::Sub(high, hn::Sub(log_s, low));
   }
 };
@@ -384,33 +523,85 @@ struct Compensated {
 // ---------------------------------------------------------------------------------------------------------
 // Tail state
 
+/// e^(x - m) for x <= m, with subnormal results rounded as such; NaN when x is.
+template <class A>
+HWY_INLINE hn::Vec<typename A::D> ExpOfDifference(hn::Vec<typename A::D> x, hn::Vec<typename A::D> m) {
+  const auto scaled = A::ScaledExp(x, m);
+  if constexpr (A::kScale == 1) return scaled;
+  else return hn::Mul(scaled, hn::Set(A::d, 1 / A::kScale));
+}
+
 /// m = x_k the first maximum, r = sum over j != k of exp(x_j - m). Not regular: a NaN, a +inf, or no entry above -inf;
 /// then the other fields mean nothing.
 template <class A>
 struct Tail {
+  using Sum = typename A::Block::T;
   typename A::Element m{};
   size_t k = 0;
-  typename A::Lane r{};
+  Sum r{};
   bool regular = false;
+
+  /// 1 / (scale (1 + r)) for a power of two: what turns scaled exponentials into probabilities.
+  Sum Inverse(Sum scale) const { return Sum(1) / (Sum(1) + r) / scale; }
 };
 
-/// e takes exp(x_j - m) of all n entries; NoStore{} when nobody wants them.
-template <class A, class Exponentials>
-HWY_INLINE Tail<A> TailOf(const typename A::Element* x, size_t n, Exponentials e) {
+/// Asks for the cache lines that the passes after the exponentials touch: the row is summed at the speed of arithmetic,
+/// which leaves the memory idle. Only hints, so that an address outside any array does no harm.
+template <class T>
+class Prefetcher {
+ public:
+  /// `written`: n elements that are stored after the sum, or null.
+  HWY_INLINE Prefetcher(const T* x, size_t n, const T* written)
+      // Rows mostly lie one after the other. A long one would evict itself before it is used.
+      : next_(Address(n <= kLongest ? x + n : x)), written_(Address(written ? written : x)) {}
+  /// The lines of one step of the sum.
+  HWY_INLINE void operator()(size_t i) const {
+    for (const std::uintptr_t base : {next_, written_})
+      for (size_t line = 0; line < kWidth<T> * sizeof(T); line += 64)
+        __builtin_prefetch(reinterpret_cast<const void*>(base + i * sizeof(T) + line));
+  }
+
+ private:
+  static constexpr size_t kLongest = (std::size_t{1} << 17) / sizeof(T);
+  static std::uintptr_t Address(const T* p) { return reinterpret_cast<std::uintptr_t>(p); }
+  std::uintptr_t next_, written_;
+};
+
+template <class A, class Exponentials, class Exp>
+HWY_INLINE Tail<A> TailWith(const typename A::Element* x, size_t n, Exponentials e, typename A::Lane scale, Exp exp,
+                            const typename A::Element* written) {
   using Lane = typename A::Lane;
   using Element = typename A::Element;
   const Peak<Element> peak = FirstMaximum(x, n);
   Tail<A> tail{peak.value, peak.index};
   if (!(std::abs(peak.value) < kInfinity<Element>)) return tail;
   const auto m = hn::Set(A::d, static_cast<Lane>(peak.value));
-  tail.r = SumExcept(A::d, n, peak.index, [&](size_t i, auto at) HWY_ATTR {
-    const auto exponential = A::ExpOfDifference(Load(at, A::d, x + i, -kInfinity<Element>), m);
-    Store(at, A::d, exponential, e + i);
-    return exponential;
-  });
+  tail.r = SumExceptInto<typename A::Block>(
+      A::d, n, peak.index,
+      [&](size_t i, auto at) HWY_ATTR {
+        const auto exponential = exp(Load(at, A::d, x + i, -kInfinity<Element>), m);
+        Store(at, A::d, exponential, e + i);
+        return exponential;
+      },
+      Prefetcher<Element>(x, n, written));
+  tail.r /= scale;
   // A NaN is never the maximum, so it is in the tail and makes r NaN.
-  tail.regular = tail.r < kInfinity<Lane>;
+  tail.regular = tail.r < kInfinity<typename Tail<A>::Sum>;
   return tail;
+}
+
+/// e takes A::kScale exp(x_j - m) of all n entries; NoStore{} when nobody wants them. `written`, a hint: n elements that
+/// the caller stores next.
+template <class A, class Exponentials>
+HWY_INLINE Tail<A> ScaledTailOf(const typename A::Element* x, size_t n, Exponentials e,
+                                const typename A::Element* written = nullptr) {
+  return TailWith<A>(x, n, e, A::kScale, [](auto v, auto m) HWY_ATTR { return A::ScaledExp(v, m); }, written);
+}
+/// e takes exp(x_j - m).
+template <class A, class Exponentials>
+HWY_INLINE Tail<A> TailOf(const typename A::Element* x, size_t n, Exponentials e) {
+  if constexpr (std::is_same_v<Exponentials, NoStore>) return ScaledTailOf<A>(x, n, e);
+  else return TailWith<A>(x, n, e, 1, [](auto v, auto m) HWY_ATTR { return ExpOfDifference<A>(v, m); }, nullptr);
 }
 
 /// log(1 + r), once per row.

@@ -36,9 +36,9 @@ bool ScaledMaskedWith(const Row<T>& row) {
   Logit* z = scratch<Logit, 1>(n);
   ScaledLogits(row, z);
   Lane* e = scratch<Lane, 0>(n);
-  const Tail<A> tail = TailOf<A>(z, n, e);
+  const Tail<A> tail = ScaledTailOf<A>(z, n, e);
   if (!tail.regular) return false;
-  const Lane inverse = Lane(1) / (Lane(1) + tail.r);
+  const Lane inverse = tail.Inverse(A::kScale);
   const auto inverses = hn::Set(A::d, inverse);
   if (T* p = row.out[0])
     ForEach(A::d, n, [&](size_t i, auto at) HWY_ATTR {
@@ -55,7 +55,7 @@ bool ScaledMaskedWith(const Row<T>& row) {
   if (!gx && !gbias && !gscale) return true;
   // The exponentials are read for the last time where a gradient overwrites them.
   Lane* gs = e;
-  SoftmaxVjp<A>(z, n, tail, inverse, e, g, [&](size_t i, auto at, auto v) HWY_ATTR { Store(at, A::d, v, gs + i); });
+  SoftmaxVjp<A>(z, n, tail, e, inverse, g, [&](size_t i, auto at, auto v) HWY_ATTR { Store(at, A::d, v, gs + i); });
   const hn::ScalableTag<double> wide;
   const auto scale = hn::Set(wide, row.attribute[0]);
   if (gbias) ForEach(A::d, n, [&](size_t i, auto at) HWY_ATTR { Store(at, A::d, Load(at, A::d, gs + i, 0), gbias + i); });
@@ -120,7 +120,7 @@ static const Registered accurate{
               .f32 = [](const Row<float>& row) { HWY_DYNAMIC_DISPATCH(ScaledMaskedWide)(row); },
               .f64 = [](const Row<double>& row) { HWY_DYNAMIC_DISPATCH(ScaledMaskedCompensated)(row); },
               .contract_f32 = wide_contract(),
-              .contract_f64 = compensated_contract()}};
+              .contract_f64 = compensated_contract(Format::f64)}};
 
 /// Arithmetic of the row's type after logits that are rounded once: p_j within (8 max |z| + |d_j| + ln n + 2 c_e + h + 3) u
 /// (T3), c_e = 2, h <= 21 + log2(n / 512) for float and 20 + log2(n / 256) for double; gradients T7. Rows whose float

@@ -47,7 +47,7 @@ static const Registered accurate{
               .f32 = [](const Row<float>& row) { HWY_DYNAMIC_DISPATCH(StateWide)(row); },
               .f64 = [](const Row<double>& row) { HWY_DYNAMIC_DISPATCH(StateCompensated)(row); },
               .contract_f32 = wide_contract(),
-              .contract_f64 = compensated_contract()}};
+              .contract_f64 = compensated_contract(Format::f64)}};
 
 /// Arithmetic of the row's type: r within (ln((n-1)/r) + c_e + h) u relative (T1), c_e = 2, h <= 21 + log2(n / 512) for
 /// float and 20 + log2(n / 256) for double. m is exact. Special values and determinism as `fast`.

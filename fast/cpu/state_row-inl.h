@@ -22,7 +22,7 @@ template <class A>
 HWY_INLINE Moved<A> MoveTail(typename A::Lane m1, typename A::Lane m2, typename A::Lane r2) {
   using Lane = typename A::Lane;
   const auto exponential = [](Lane x, Lane m) HWY_ATTR {
-    return hn::GetLane(A::ExpOfDifference(hn::Set(A::d, x), hn::Set(A::d, m)));
+    return hn::GetLane(ExpOfDifference<A>(hn::Set(A::d, x), hn::Set(A::d, m)));
   };
   constexpr Lane kNearUnderflow = std::is_same_v<Lane, float> ? Lane(-80) : Lane(-690);
   if (m2 - m1 < kNearUnderflow) {
@@ -60,7 +60,7 @@ HWY_INLINE void StateRow(const Row<typename A::Element>& row, Reduce reduce) {
   const Lane of_m = gm ? static_cast<Lane>(*gm) : Lane(0), of_r = gr ? static_cast<Lane>(*gr) : Lane(0);
   const auto m = hn::Set(A::d, static_cast<Lane>(tail.m)), upstream = hn::Set(A::d, of_r);
   ForEach(A::d, row.n, [&](size_t i, auto at) HWY_ATTR {
-    const auto e = A::ExpOfDifference(Load(at, A::d, x + i, -kInfinity<Element>), m);
+    const auto e = ExpOfDifference<A>(Load(at, A::d, x + i, -kInfinity<Element>), m);
     Store(at, A::d, ZeroIfDead(at, A::d, x + i, hn::Mul(upstream, e)), gx + i);
   });
   gx[tail.k] = static_cast<Element>(of_m - of_r * tail.r);
