@@ -88,7 +88,7 @@ struct RowRange {
 template <class A, class T>
 HWY_INLINE void LoadPadded(const T* from, std::size_t n, std::type_identity_t<A> padding, A* to) {
   std::size_t i = 0;
-  for (; i + kLanes<A> <= n; i += kLanes<A>) Write<A>(LoadWhole(Lanes<A>(), from + i), to + i);
+  for (; i + kLanes<A> <= n; i += kLanes<A>) Write<A>(Load(Whole(), Lanes<A>(), from + i, T(0)), to + i);
   for (; i < n; ++i) to[i] = static_cast<A>(from[i]);
   for (; i < Padded<A>(n); ++i) to[i] = padding;
 }
@@ -165,7 +165,7 @@ HWY_INLINE Sums<A, Count> SumOver(std::size_t padded, Visit visit) {
     Unroll<Count>([&](auto c) HWY_ATTR { result.total[c] = block[c].Fold(); });
     return result;
   }
-  Cascade<Lanes<A>> cascade[Count];
+  Cascade<Block> cascade[Count];
   for (std::size_t begin = 0; begin < padded; begin += kChunk) {
     sum_chunk(begin, std::min(padded, begin + kChunk));
     Unroll<Count>([&](auto c) HWY_ATTR { cascade[c].Push(block[c]); });
@@ -218,9 +218,10 @@ HWY_INLINE LossTail<A> TailOfArray(A* x, A largest, std::size_t padded, A* e, Ex
 /// Exponential of the rounded difference, or of the difference as a pair.
 template <class A, bool compensated>
 HWY_INLINE LossTail<A> TailOfLogits(A* x, A largest, std::size_t padded, A* e) {
-  using Arithmetic = std::conditional_t<compensated, Compensated, Plain<A>>;
-  return TailOfArray<A>(x, largest, padded, e,
-                        [](Vector<A> v, Vector<A> m) HWY_ATTR { return Arithmetic::ExpOfDifference(v, m); });
+  return TailOfArray<A>(x, largest, padded, e, [](Vector<A> v, Vector<A> m) HWY_ATTR {
+    if constexpr (compensated) return Compensated::ScaledExp(v, m);
+    else return ExpNonPositive(Lanes<A>(), hn::Sub(v, m));
+  });
 }
 
 /// A factor that is applied after a gradient has been formed: rounded once to A, in two steps where A's range asks for it.

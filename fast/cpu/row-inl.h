@@ -225,6 +225,10 @@ class Accumulators {
   HWY_INLINE void Clear() {
     Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Zero(D()); });
   }
+  template <size_t U>
+  HWY_INLINE void Add(V v) {
+    lane_[U] = hn::Add(lane_[U], v);
+  }
   HWY_INLINE void AddStep(const V* terms) {
     Unroll<kVectors>([&](auto u) HWY_ATTR { lane_[u] = hn::Add(lane_[u], terms[u]); });
   }

@@ -108,7 +108,7 @@ HWY_EXPORT(SoftCrossEntropyPlainF64);
 Contract Compensated() {
   Contract contract = LossContract<double>("T2, T3; compensated shift");
   contract.compensated_shift = true;
-  contract.exp_error = compensated_contract().exp_error;
+  contract.exp_error = compensated_contract(Format::f64).exp_error;
   return contract;
 }
 template <class A>

@@ -116,18 +116,32 @@ const Compiled& compiled(const Problem& problem) {
   return recent.front().second;
 }
 
-dnnl::memory view(const dnnl::memory::desc& layout, Tensor& tensor) {
-  return dnnl::memory(layout, cpu(), tensor.bytes.data());
-}
-
-/// Hands a contiguous result to the caller's buffer, which may have gaps.
-void deliver(const Tensor& result, Tensor& output) {
-  if (output.is_contiguous() && output.bytes.size() == result.bytes.size()) {
-    std::copy(result.bytes.begin(), result.bytes.end(), output.bytes.begin());
-    return;
+/// oneDNN reads and writes contiguous memory in place; anything else goes through a copy.
+class Contiguous {
+ public:
+  explicit Contiguous(const Tensor& input) : copy_(input.is_contiguous() ? Tensor{} : input.packed()) {
+    // oneDNN's interface has no const; a source is only read.
+    data_ = input.is_contiguous() ? const_cast<std::byte*>(input.bytes.data()) : copy_.bytes.data();
   }
-  for (std::int64_t i = 0; i < result.elements(); ++i) output.set(i, result.get(i));
-}
+  explicit Contiguous(Tensor& output, bool wanted, Format format, const std::vector<std::int64_t>& shape)
+      : target_(wanted ? &output : nullptr) {
+    const bool direct = wanted && dense(output);
+    if (!direct) copy_ = Tensor::contiguous(format, shape);
+    data_ = direct ? output.bytes.data() + output.offset * output.width() : copy_.bytes.data();
+  }
+  dnnl::memory view(const dnnl::memory::desc& layout) const { return dnnl::memory(layout, cpu(), data_); }
+  /// Hands a result that was computed in a copy to the caller's buffer.
+  void deliver() const {
+    if (!target_ || copy_.bytes.empty()) return;
+    for (std::int64_t i = 0; i < copy_.elements(); ++i) target_->set(i, copy_.get(i));
+  }
+
+ private:
+  static bool dense(const Tensor& tensor) { return tensor.strides[1] == 1 && tensor.strides[0] == tensor.shape[1]; }
+  Tensor copy_;
+  Tensor* target_ = nullptr;
+  std::byte* data_ = nullptr;
+};
 
 template <class Family>
 class OneDnnKernel : public Kernel {
@@ -199,26 +213,27 @@ class OneDnnKernel : public Kernel {
   void execute(const Call& call) const {
     const Problem forward{call.input.storage, call.input.extents[0], call.input.extents[1], false,
                           call.threads};
-    Tensor x = call.input.inputs.at("x").packed();
-    Tensor value = Tensor::contiguous(x.format, x.shape);
+    const Tensor& logits = call.input.inputs.at("x");
+    const Contiguous x(logits);
+    const Contiguous value(call.outputs[0], !call.outputs[0].bytes.empty(), logits.format, logits.shape);
     dnnl::stream stream(cpu());
     const Compiled& first = compiled<Family>(forward);
-    first.primitive.execute(
-        stream, {{DNNL_ARG_SRC, view(first.layout, x)}, {DNNL_ARG_DST, view(first.layout, value)}});
+    first.primitive.execute(stream, {{DNNL_ARG_SRC, x.view(first.layout)}, {DNNL_ARG_DST, value.view(first.layout)}});
     stream.wait();
-    if (!call.outputs[0].bytes.empty()) deliver(value, call.outputs[0]);
+    value.deliver();
 
     const auto upstream = call.input.inputs.find("g");
     if (upstream == call.input.inputs.end() || call.outputs[1].bytes.empty()) return;
     Problem backward = forward;
     backward.backward = true;
-    Tensor g = upstream->second.packed(), gradient = Tensor::contiguous(x.format, x.shape);
+    const Contiguous g(upstream->second);
+    const Contiguous gradient(call.outputs[1], true, logits.format, logits.shape);
     const Compiled& second = compiled<Family>(backward);
-    second.primitive.execute(stream, {{DNNL_ARG_DST, view(second.layout, value)},
-                                      {DNNL_ARG_DIFF_DST, view(second.layout, g)},
-                                      {DNNL_ARG_DIFF_SRC, view(second.layout, gradient)}});
+    second.primitive.execute(stream, {{DNNL_ARG_DST, value.view(second.layout)},
+                                      {DNNL_ARG_DIFF_DST, g.view(second.layout)},
+                                      {DNNL_ARG_DIFF_SRC, gradient.view(second.layout)}});
     stream.wait();
-    deliver(gradient, call.outputs[1]);
+    gradient.deliver();
   }
 
   bool divides_;
