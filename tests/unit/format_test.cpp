@@ -101,8 +101,8 @@ TEST_P(SixteenBits, FloatPathEqualsDoublePath) {
   for (int i = 0; i < 2'000'000; ++i, bits += 65521u * 33u) {
     const float value = std::bit_cast<float>(bits);
     const std::uint16_t a = encode(value), b = encode(static_cast<double>(value));
-    if (std::isnan(value)) ASSERT_TRUE(std::isnan(decode(a)) && std::isnan(decode(b)));
-    else ASSERT_EQ(a, b) << value;
+    const bool equal = std::isnan(value) ? std::isnan(decode(a)) && std::isnan(decode(b)) : a == b;
+    ASSERT_TRUE(equal) << value;
   }
 }
 
@@ -122,7 +122,10 @@ TEST_P(SixteenBits, StridedElements) {
   float narrow[3];
   load_elements(bytes.data() + 28, format, -3, 3, back);
   load_elements(bytes.data() + 28, format, -3, 3, narrow);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(back[i], values[i]), EXPECT_EQ(static_cast<double>(narrow[i]), values[i]);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(back[i], values[i]);
+    EXPECT_EQ(static_cast<double>(narrow[i]), values[i]);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, SixteenBits, testing::Values(Format::bf16, Format::f16),

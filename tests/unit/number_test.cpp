@@ -227,15 +227,15 @@ TEST(ArbNumber, AgreesWithEnclosure) {
       ASSERT_EQ(separation(ea + eb, ra + rb), 0);
       ASSERT_EQ(separation(ea - eb, ra - rb), 0);
       ASSERT_EQ(separation(ea * eb, ra * rb), 0);
-      if (b != 0) ASSERT_EQ(separation(ea / eb, ra / rb), 0);
+      if (b != 0) { ASSERT_EQ(separation(ea / eb, ra / rb), 0); }
       ASSERT_EQ(separation(abs(ea), abs(ra)), 0);
       if (std::fabs(a) < 1000) {
         ASSERT_EQ(separation(exp(ea), exp(ra)), 0) << a;
         ASSERT_EQ(separation(expm1(ea), expm1(ra)), 0) << a;
         ASSERT_EQ(separation(phi2(ea), phi2(ra)), 0) << a;
       }
-      if (a > 0) ASSERT_EQ(separation(log(ea), log(ra)), 0) << a;
-      if (a > -1) ASSERT_EQ(separation(log1p(ea), log1p(ra)), 0) << a;
+      if (a > 0) { ASSERT_EQ(separation(log(ea), log(ra)), 0) << a; }
+      if (a > -1) { ASSERT_EQ(separation(log1p(ea), log1p(ra)), 0) << a; }
     }
   }
 }
