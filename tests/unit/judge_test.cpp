@@ -38,9 +38,9 @@ struct Judged {
   Judge judge;
   std::vector<Tensor> outputs;
 
-  explicit Judged(Case given) : Judged(reference_of(given.op), std::move(given)) {}
-  Judged(const OperatorReference& operator_reference, Case given)
-      : reference(operator_reference), kernel(given.op), input(std::move(given)), judge(reference, kernel, input.storage) {
+  explicit Judged(const Case& given) : Judged(reference_of(given.op), given) {}
+  Judged(const OperatorReference& operator_reference, const Case& given)
+      : reference(operator_reference), kernel(given.op), input(given), judge(reference, kernel, input.storage) {
     fill();
   }
   Tensor& output(const std::string& name) { return outputs[static_cast<std::size_t>(reference.signature().output(name))]; }
