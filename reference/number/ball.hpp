@@ -57,13 +57,15 @@ inline Ball operator*(const Ball& a, const Ball& b) {
   return {product, radius * Ball::outward + Ball::floor};
 }
 
-/// |a/b - qm| <= (ra + |qm| rb) / (|mb| - rb) for the exact quotient qm of the midpoints.
+/// |a/b - qm| <= (ra + |qm| rb) / (|mb| - rb) for the exact quotient qm of the midpoints. A small divisor magnifies what
+/// underflows in |qm| and in |qm| rb: the floor enters the numerator too.
 inline Ball operator/(const Ball& a, const Ball& b) {
   const double quotient = a.mid / b.mid;
   const double low = std::fabs(b.mid) - b.rad * Ball::outward;
   if (!(low > 0)) return {quotient, Ball::unknown};
   const double scaled = std::fabs(quotient);
-  const double radius = (a.rad + scaled * b.rad * (1 + 4 * Ball::u)) / (low * (1 - 4 * Ball::u)) + scaled * Ball::u;
+  const double shaken = b.rad > 0 ? (scaled + Ball::floor) * b.rad * (1 + 4 * Ball::u) + Ball::floor : 0;
+  const double radius = (a.rad + shaken) / (low * (1 - 4 * Ball::u)) + scaled * Ball::u;
   return {quotient, radius * Ball::outward + Ball::floor};
 }
 
@@ -90,8 +92,10 @@ inline Ball log(const Ball& a) {
   const double value = std::log(a.mid);
   return {value, (a.rad / low + std::fabs(value) * 4 * Ball::u) * Ball::outward + Ball::floor};
 }
+/// Near -1 the rounding of m - r is not small against 1 + (m - r).
 inline Ball log1p(const Ball& a) {
-  const double low = (1 + (a.mid - a.rad)) * (1 - 4 * Ball::u);
+  const double end = a.mid - a.rad, lost = a.rad > 0 ? 2 * Ball::u * std::fabs(end) : 0;
+  const double low = ((1 + end) - lost) * (1 - 4 * Ball::u);
   if (!(low > 0)) return {0, Ball::unknown};
   const double value = std::log1p(a.mid);
   return {value, (a.rad / low + std::fabs(value) * 4 * Ball::u) * Ball::outward + Ball::floor};

@@ -1,0 +1,324 @@
+// The judge on outputs that are right, and on outputs that are wrong in one planted way.
+#include "oracle/judge.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "fuzz/recipe.hpp"
+#include "fuzz/recipe_generator.hpp"
+#include "reference/register.hpp"
+#include "reference/softmax/logsumexp.hpp"
+#include "tests/case_builder.hpp"
+
+namespace sumzero {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+/// A kernel that is never called: the tests write its outputs. Correctly rounded exponential, pairwise sums.
+class Untouched final : public Kernel {
+ public:
+  explicit Untouched(std::string operator_name) { op = std::move(operator_name), name = "untouched"; }
+  bool supports(Format) const override { return true; }
+  Contract contract(Format storage) const override {
+    Contract contract;
+    contract.accumulator = accumulator_of(storage);
+    contract.summation = {SummationTree::Kind::pairwise, 1, 0};
+    return contract;
+  }
+  void run(const Call&) const override {}
+};
+
+struct Judged {
+  const OperatorReference& reference;
+  Untouched kernel;
+  Case input;
+  Judge judge;
+  std::vector<Tensor> outputs;
+
+  explicit Judged(const Case& given) : Judged(reference_of(given.op), given) {}
+  Judged(const OperatorReference& operator_reference, const Case& given)
+      : reference(operator_reference), kernel(given.op), input(given), judge(reference, kernel, input.storage) {
+    fill();
+  }
+  Tensor& output(const std::string& name) { return outputs[static_cast<std::size_t>(reference.signature().output(name))]; }
+  CaseJudgement operator()() const { return judge.judge(input, outputs); }
+
+ private:
+  /// Nearest number of the format, overflow included; f64 keeps what midpoint_hint gives, the nearest double.
+  static double nearest(Format format, const Enclosure& exact) {
+    const double value = midpoint_hint(exact);
+    return is_floating(format) ? round_to(format, value) : value;
+  }
+  /// The Enclosure of every output, rounded once.
+  void fill() {
+    const Signature& signature = reference.signature();
+    const WorkingPrecision precision(2048);
+    CaseEvaluator evaluator(reference, input);
+    for (const OutputSpec& spec : signature.outputs)
+      outputs.push_back(Tensor::contiguous(element_format(spec.element, input.storage), tensor_shape(spec.shape, input, evaluator.reduction())));
+    std::vector<Enclosure> totals(signature.outputs.size());
+    std::vector<double> special(signature.outputs.size(), 0.0);
+    for (std::int64_t row = 0; row < evaluator.rows(); ++row) {
+      RowValues<Enclosure> values;
+      evaluator.row(row, values);
+      for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
+        if (outputs[i].shape.empty()) {
+          if (is_special(values.out[i][0])) special[i] += midpoint_hint(values.out[i][0]);
+          else totals[i] = totals[i] + values.out[i][0];
+          continue;
+        }
+        const auto count = static_cast<std::int64_t>(values.out[i].size());
+        for (std::int64_t j = 0; j < count; ++j)
+          outputs[i].set(row * count + j, nearest(outputs[i].format, values.out[i][static_cast<std::size_t>(j)]));
+      }
+    }
+    for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
+      if (!outputs[i].shape.empty()) continue;
+      if (evaluator.reduction() == Reduction::mean && evaluator.mean_over_nothing()) outputs[i].set(0, evaluator.loss_over_nothing());
+      else if (special[i] != 0) outputs[i].set(0, special[i]);
+      else outputs[i].set(0, nearest(outputs[i].format, totals[i] / evaluator.denominator<Enclosure>()));
+    }
+  }
+};
+
+std::string first_finding(const CaseJudgement& judgement, const Signature& signature) {
+  if (judgement.findings.empty()) return "";
+  const Suspicion& f = judgement.findings[0];
+  return f.property + " " + f.kind + " of " + signature.outputs[static_cast<std::size_t>(f.output)].name + "[" + std::to_string(f.row) + ", " +
+         std::to_string(f.index) + "]";
+}
+
+const Suspicion* finding(const CaseJudgement& judgement, const std::string& property) {
+  for (const Suspicion& f : judgement.findings)
+    if (f.property == property) return &f;
+  return nullptr;
+}
+
+// Correct rounding errs by half a gap at most; the filter may overstate by its own 2^-10 ulp. Each entry then leaves at most
+// u |g| + eta/2 in a row sum, so V <= 1. Around a power of two the judge takes the smaller gap of what the enclosure
+// straddles, which only the rounding of a number near it can meet, with an error near 0.
+TEST(Judge, CorrectlyRoundedResultsPass) {
+  for (const OperatorReference* reference : Registry::global().operators())
+    for (const Format storage : {Format::f32, Format::bf16, Format::f16, Format::f64}) {
+      SCOPED_TRACE(reference->signature().name + " " + std::string(name(storage)));
+      double ulp = 0, v = 0;
+      for (std::uint64_t index = 0; index < (storage == Format::f32 ? 54 : 18); ++index) {
+        Recipe recipe = generate_recipe(reference->signature(), 9, index);
+        recipe.rows = std::min(recipe.rows, 3);
+        recipe.classes = std::min(recipe.classes, 24);
+        const Judged judged(expand(recipe, reference->signature(), storage));
+        const CaseJudgement judgement = judged();
+        EXPECT_TRUE(judgement.findings.empty()) << recipe.stratum << ", case " << index << ": " << first_finding(judgement, reference->signature());
+        EXPECT_EQ(judgement.undecided_rows, 0);
+        for (const OutputRecord& record : judgement.outputs) ulp = std::max(ulp, record.ulp);
+        v = std::max(v, judgement.gradient_sum_index.value);
+      }
+      EXPECT_LE(ulp, 0.5 + 0x1p-9);
+      EXPECT_LE(v, 1 + 0x1p-9);
+      if (storage == Format::f32) { EXPECT_GT(ulp, 0.3) << "an error that is never seen"; }
+    }
+}
+
+TEST(Judge, AnEntryBeyondItsBoundIsFound) {
+  const Numbers x = {0.5, -1, 2, 0.25, -3, 1, 0, 4};
+  for (const std::string op : {"softmax", "log_softmax"}) {
+    Judged judged(CaseBuilder(op, Format::f32, 2, 4).rows("x", x));
+    Tensor& out = judged.outputs[0];
+    const std::int64_t at = 6;  // row 1, class 2
+    const Measurement before = judged.judge.measure(judged.input, judged.outputs, 0, 1, 2);
+    ASSERT_TRUE(before.decided);
+    EXPECT_LE(before.ulp, 0.5);
+    // Inside the bound nothing is said about the entry; twice the bound is one violation, there.
+    out.set(at, before.exact_value + 0.5 * before.bound);
+    EXPECT_EQ(finding(judged(), "bound"), nullptr) << op;
+    out.set(at, before.exact_value + 2 * before.bound);
+    const CaseJudgement judgement = judged();
+    const Suspicion* found = finding(judgement, "bound");
+    ASSERT_NE(found, nullptr) << op;
+    EXPECT_EQ(found->output, 0);
+    EXPECT_EQ(found->row, 1);
+    EXPECT_EQ(found->index, 2);
+    EXPECT_EQ(found->verdict, Verdict::bound_exceeded);
+    // The store rounds 2 x bound to the format: a half ulp of the entry, below a fifth of the bound.
+    EXPECT_NEAR(found->excess, 2, 0.4);
+    const auto violation = judged.judge.confirm(judged.input, judged.outputs, *found);
+    ASSERT_TRUE(violation);
+    EXPECT_NEAR(violation->bound_ratio, 2, 0.4);
+    EXPECT_EQ(violation->computed, out.get(at));
+  }
+}
+
+TEST(Judge, UlpsAreCounted) {
+  Judged judged(CaseBuilder("softmax", Format::f32, 1, 2).rows("x", {1, 1}));  // p = 1/2 exactly: the gap below is 2^-25
+  judged.outputs[0].set(1, 0.5 + 3 * 0x1p-24);                                 // three steps above, six gaps
+  const Measurement entry = judged.judge.measure(judged.input, judged.outputs, 0, 0, 1);
+  EXPECT_EQ(entry.ulp, 6);
+  EXPECT_EQ(entry.grid, 3);
+  EXPECT_EQ(judged().outputs[0].ulp_index, 1);
+}
+
+TEST(Judge, SpecialValues) {
+  Judged judged(CaseBuilder("softmax", Format::f32, 1, 3).rows("x", {1, 2, 3}).rows("g", {1, 2, 4}));
+  judged.output("gx").set(2, std::nan(""));
+  CaseJudgement judgement = judged();
+  ASSERT_NE(finding(judgement, "special values"), nullptr);
+  EXPECT_EQ(finding(judgement, "special values")->index, 2);
+  EXPECT_TRUE(judged.judge.confirm(judged.input, judged.outputs, *finding(judgement, "special values")));
+  judged.output("gx").set(2, infinity);
+  judgement = judged();
+  ASSERT_NE(finding(judgement, "finite"), nullptr);
+  EXPECT_EQ(finding(judgement, "finite")->kind, "overflow");
+  // A finite number where NaN is due.
+  Judged nan_row(CaseBuilder("softmax", Format::f32, 1, 3).rows("x", {1, std::nan(""), 3}));
+  EXPECT_TRUE(nan_row().findings.empty());
+  nan_row.output("p").set(0, 0.25);
+  ASSERT_NE(finding(nan_row(), "special values"), nullptr);
+  // The wrong infinity.
+  Judged dead(CaseBuilder("log_softmax", Format::f32, 1, 2).rows("x", {-infinity, 3}));
+  EXPECT_TRUE(dead().findings.empty());
+  dead.output("logp").set(0, infinity);
+  ASSERT_NE(finding(dead(), "special values"), nullptr);
+}
+
+TEST(Judge, AWrongFlag) {
+  Judged judged(CaseBuilder("softmax.state", Format::f32, 1, 2).rows("x", {1, 2}));
+  EXPECT_TRUE(judged().findings.empty());
+  judged.output("empty").set(0, 1);
+  ASSERT_NE(finding(judged(), "flag"), nullptr);
+}
+
+TEST(Judge, ExactZeros) {
+  Judged judged(CaseBuilder("kl_forward", Format::f32, 1, 3).rows("s", {1, 2, 3}).rows("t", {1, 2, 3}));
+  EXPECT_TRUE(judged().findings.empty());
+  EXPECT_TRUE(judged().vacuous);
+  judged.output("ds").set(1, -0x1p-26);  // the noise of the textbook form
+  const CaseJudgement judgement = judged();
+  const Suspicion* found = finding(judgement, "exact zero");
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->kind, "cancellation");
+  EXPECT_EQ(found->index, 1);
+  const auto violation = judged.judge.confirm(judged.input, judged.outputs, *found);
+  ASSERT_TRUE(violation);
+  EXPECT_EQ(violation->exact_value, 0);
+  // Its index has no meaning, because the reference's gradient is zero.
+  EXPECT_LT(judgement.gradient_sum_index.value, 0);
+}
+
+// [17, 0]: the target's entry lost, V = |sum|/(u sum|g|) = 1/(2u) = 2^23 where sum |g| is twice the entry.
+TEST(Judge, CollapseOfTheGradientSum) {
+  Judged judged(CaseBuilder("cross_entropy", Format::f32, 1, 2).rows("x", {17, 0}).labels({0}).attribute("reduction", 0));
+  EXPECT_TRUE(judged().findings.empty());
+  judged.output("gx").set(0, 0);
+  const CaseJudgement judgement = judged();
+  const Suspicion* found = finding(judgement, "gradient sum");
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->kind, "collapse");
+  EXPECT_EQ(found->index, -1);
+  EXPECT_NEAR(judgement.gradient_sum_index.value / 0x1p23, 1, 1e-6);
+  const auto violation = judged.judge.confirm(judged.input, judged.outputs, *found);
+  ASSERT_TRUE(violation && violation->gradient_sum_index);
+  EXPECT_NEAR(*violation->gradient_sum_index / 0x1p23, 1, 1e-6);
+  // One entry a thousandth off: the sum is wrong, yet nothing was lost. V = 0.0005/u = 8389 < 1/(4u).
+  judged.output("gx").set(0, -4.1399375e-8 * 1.001);
+  const CaseJudgement mild = judged();
+  ASSERT_NE(finding(mild, "gradient sum"), nullptr);
+  EXPECT_EQ(finding(mild, "gradient sum")->kind, "");
+}
+
+TEST(Judge, ProbabilitySums) {
+  Judged judged(CaseBuilder("softmax", Format::f32, 1, 4).rows("x", {0, 0, 0, 0}));
+  EXPECT_EQ(judged().sum_index.value, 0);
+  for (int j = 0; j < 4; ++j) judged.outputs[0].set(j, 0.25 + 0x1p-20);
+  const CaseJudgement judgement = judged();
+  ASSERT_NE(finding(judgement, "probability sum"), nullptr);
+  EXPECT_TRUE(judged.judge.confirm(judged.input, judged.outputs, *finding(judgement, "probability sum")));
+}
+
+TEST(Judge, ReducedLosses) {
+  const Numbers x = {0.5, -1, 2, 0.25, -3, 1, 0, 4, 2, 2, 2, 2};
+  for (const double reduction : {1.0, 2.0}) {
+    for (const bool weights : {false, true}) {
+      CaseBuilder build = CaseBuilder("cross_entropy", Format::f32, 3, 4).rows("x", x).labels({2, -100, 0}).attribute("reduction", reduction);
+      if (weights) build.tensor("weight", Format::f32, {4}, {1, 2, 0.5, 3});
+      build.tensor("g", Format::f32, {}, {0.75});
+      Judged judged(build);
+      EXPECT_TRUE(judged().findings.empty());
+      Tensor& loss = judged.output("loss");
+      ASSERT_TRUE(loss.shape.empty());
+      const double right = loss.get(0);
+      // By hand, in double: the rows' losses are lse - x_t, the ignored row counts nowhere.
+      const auto row_loss = [&](std::size_t row, std::size_t t) {
+        double s = 0;
+        for (std::size_t j = 0; j < 4; ++j) s += std::exp(x[4 * row + j]);
+        return std::log(s) - x[4 * row + t];
+      };
+      const double w2 = weights ? 0.5 : 1, w0 = 1;
+      double wanted = w2 * row_loss(0, 2) + w0 * row_loss(2, 0);
+      if (reduction == 2) wanted /= w2 + w0;
+      EXPECT_NEAR(right, wanted, 1e-6);
+      loss.set(0, right * (1 + 1e-4));
+      const CaseJudgement judgement = judged();
+      const Suspicion* found = finding(judgement, "bound");
+      ASSERT_NE(found, nullptr);
+      EXPECT_EQ(judged.reference.signature().outputs[static_cast<std::size_t>(found->output)].name, "loss");
+      EXPECT_TRUE(judged.judge.confirm(judged.input, judged.outputs, *found));
+    }
+  }
+  // The mean over nothing is NaN, or zero by policy.
+  Judged nothing(CaseBuilder("cross_entropy", Format::f32, 1, 2).rows("x", {1, 2}).labels({-100}));
+  EXPECT_TRUE(nothing().findings.empty());
+  EXPECT_TRUE(std::isnan(nothing.output("loss").get(0)));
+  nothing.output("loss").set(0, 0);
+  EXPECT_FALSE(nothing().findings.empty());
+  Judged zero(CaseBuilder("cross_entropy", Format::f32, 1, 2).rows("x", {1, 2}).labels({-100}).attribute("all_ignored_policy", 1));
+  EXPECT_TRUE(zero().findings.empty());
+  EXPECT_EQ(zero.output("loss").get(0), 0);
+}
+
+/// An operator whose enclosure never narrows: a quotient by an interval around zero.
+struct Undecidable : LogSumExp {
+  template <class N>
+  static void row(RowProblem<N>& problem) {
+    LogSumExp::row(problem);
+    const N zero = exp(N(problem.in[0][0])) - exp(N(problem.in[0][0]));
+    problem.out(0)[0] = N(1.0) / zero;
+  }
+};
+
+TEST(Judge, UndecidedRowsAreCounted) {
+  const ReferenceOf<Undecidable> reference;
+  Case input = CaseBuilder("logsumexp", Format::f32, 1, 1).rows("x", {1.5});
+  const Untouched kernel("logsumexp");
+  const Judge judge(reference, kernel, Format::f32);
+  std::vector<Tensor> outputs = {tensor_of(Format::f32, {1}, {1}), tensor_of(Format::f32, {1, 1}, {0})};
+  const CaseJudgement judgement = judge.judge(input, outputs);
+  EXPECT_EQ(judgement.undecided_rows, 1);
+  EXPECT_EQ(judgement.escalated_rows, 1);
+  EXPECT_FALSE(judge.measure(input, outputs, 0, 0, 0).decided);
+}
+
+// The filter and the yardstick agree on what is wrong.
+TEST(Judge, FilterAndEnclosureAgree) {
+  for (const OperatorReference* reference : Registry::global().operators())
+    for (std::uint64_t index = 0; index < 16; ++index) {
+      Recipe recipe = generate_recipe(reference->signature(), 12, index);
+      recipe.rows = 1;
+      recipe.classes = std::min(recipe.classes, 12);
+      Judged judged(expand(recipe, reference->signature(), Format::f32));
+      // Damage the last entry of every output.
+      for (Tensor& tensor : judged.outputs)
+        if (is_floating(tensor.format)) tensor.set(tensor.elements() - 1, tensor.get(tensor.elements() - 1) * 1.5 + 1);
+      const CaseJudgement filtered = judged(), exact = judged.judge.judge_with_enclosure(judged.input, judged.outputs, 2048);
+      ASSERT_EQ(filtered.findings.size(), exact.findings.size()) << reference->signature().name << " " << recipe.stratum;
+      for (std::size_t i = 0; i < exact.findings.size(); ++i) {
+        EXPECT_EQ(filtered.findings[i].property, exact.findings[i].property);
+        EXPECT_EQ(filtered.findings[i].index, exact.findings[i].index);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace sumzero
