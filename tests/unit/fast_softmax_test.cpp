@@ -95,7 +95,7 @@ void expect_judged(const Case& c, const std::string& kernel_name, const std::str
   const Judge judge(reference, Registry::global().kernel_named(c.op, kernel_name, c.storage), c.storage);
   const CaseJudgement result = judge.judge(c, run(c, kernel_name));
   const auto& specs = reference.signature().outputs;
-  for (const Finding& f : result.findings)
+  for (const Suspicion& f : result.findings)
     ADD_FAILURE() << c.op << " " << kernel_name << " " << name(c.storage) << " n = " << c.extents[1] << " " << what << ": "
                   << f.property << " " << f.kind << " of " << specs[static_cast<std::size_t>(f.output)].name << " row "
                   << f.row << " index " << f.index << " excess " << f.excess;
