@@ -103,7 +103,7 @@ HWY_EXPORT(LogSoftmaxPlainF32);
 HWY_EXPORT(LogSoftmaxPlainF64);
 
 /// f32, bf16, f16: float lanes with x - max as a pair, tail in double: logp within (c_e + c_l + 3) u relative whatever n
-/// and the gaps (T2), c_e = 1.5, c_l = 2; seen: 1.1 ulp. Gradients from the same exponentials in double (T8). f64: logp
+/// and the gaps (T2), c_e = 1.75, c_l = 2; seen: 1.2 ulp. Gradients from the same exponentials in double (T8). f64: logp
 /// within (c_e + h + c_l + 1) u relative, c_e = 3.01, h <= 20 + log2(n / 256).
 /// All finite inputs, any n. NaN anywhere: NaN. +inf: NaN, or one-hot by `inf_policy` if there is one. -inf:
 /// logp = -inf, gradient +0, upstream ignored. Only -inf: NaN, or -inf by `masked_policy`. Bitwise deterministic, the
@@ -117,7 +117,7 @@ static const Registered accurate{
               .contract_f32 = compensated_contract(Format::f32),
               .contract_f64 = compensated_contract(Format::f64)}};
 
-/// Arithmetic of the row's type: logp within (ln((n-1)/r) + c_e + h + c_l + 1) u relative (T2), c_e = c_l = 2,
+/// Arithmetic of the row's type: logp within (ln((n-1)/r) + c_e + h + c_l + 1) u relative (T2), c_e, c_l <= 2,
 /// h <= 21 + log2(n / 512) for float and 20 + log2(n / 256) for double; gradient T8. Sums of the upstream must not
 /// overflow. Special values and determinism as `fast`.
 static const Registered plain{

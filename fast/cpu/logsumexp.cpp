@@ -63,7 +63,7 @@ HWY_EXPORT(LogSumExpPlainF32);
 HWY_EXPORT(LogSumExpPlainF64);
 
 /// f32, bf16, f16: double lanes, so T2-lse and T3 hold with u = 2^-53 and the result is the exact one rounded. f64:
-/// compensated shift, lse within u |lse| + (c_e + h + c_l) u log1p(r), c_e = 3, h <= 20 + log2(n / 256).
+/// compensated shift, lse within u |lse| + (c_e + h + c_l) u log1p(r), c_e = 3.01, h <= 20 + log2(n / 256).
 /// All finite inputs, any n. NaN anywhere: NaN. +inf: lse = +inf, gradient NaN, or one-hot by `inf_policy` if there is
 /// one. -inf: gradient +0. Only -inf: lse = -inf, gradient NaN or zeros by `masked_policy`. Bitwise deterministic, the
 /// same on every target.
@@ -76,7 +76,7 @@ static const Registered accurate{
               .contract_f32 = wide_contract(),
               .contract_f64 = compensated_contract(Format::f64)}};
 
-/// Arithmetic of the row's type: lse within u |lse| + (ln((n-1)/r) + c_e + h + c_l) u log1p(r) (T2-lse), c_e = c_l = 2,
+/// Arithmetic of the row's type: lse within u |lse| + (ln((n-1)/r) + c_e + h + c_l) u log1p(r) (T2-lse), c_e, c_l <= 2,
 /// h <= 21 + log2(n / 512) for float and 20 + log2(n / 256) for double; gradient T3. Special values and determinism as
 /// `fast`.
 static const Registered plain{

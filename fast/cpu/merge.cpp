@@ -61,7 +61,7 @@ HWY_EXPORT(MergePlainF32);
 HWY_EXPORT(MergePlainF64);
 
 /// f32, bf16, f16: double arithmetic, so T1-merge holds with u = 2^-53 and every output is the exact one rounded. f64:
-/// compensated shift, r within u r + (c_e + 3) u moved with moved = (1 + r2) exp(m2 - m1), c_e = 3. m is exact.
+/// compensated shift, r within u r + (c_e + 3) u moved with moved = (1 + r2) exp(m2 - m1), c_e = 3.01. m is exact.
 /// An operand whose flag is set is the identity: the other one and its gradients pass bit for bit. A non-finite operand
 /// gives r = NaN and NaN gradients. At m1 = m2 the first operand counts as the larger. Bitwise deterministic, the same
 /// on every target.
@@ -74,7 +74,7 @@ static const Registered accurate{
               .contract_f32 = wide_contract(),
               .contract_f64 = compensated_contract(Format::f64)}};
 
-/// Arithmetic of the row's type: r within u r + (|m1 - m2| + c_e + 3) u moved (T1-merge), c_e = 2. m is exact. Special
+/// Arithmetic of the row's type: r within u r + (|m1 - m2| + c_e + 3) u moved (T1-merge), c_e <= 2. m is exact. Special
 /// values and determinism as `fast`.
 static const Registered plain{
     RowKernel{.op = "softmax.merge",

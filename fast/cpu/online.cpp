@@ -81,7 +81,7 @@ HWY_EXPORT(OnlinePlainF32);
 HWY_EXPORT(OnlinePlainF64);
 
 /// f32, bf16, f16: double lanes, so T1-online holds with u = 2^-53 and r is the exact tail rounded. f64: compensated
-/// shift in chunks and merges, r within ((h + 1)(c_e + 3) + ln((n-1)/r)) u relative, c_e = 3,
+/// shift in chunks and merges, r within ((h + 1)(c_e + 3) + ln((n-1)/r)) u relative, c_e = 3.01,
 /// h <= 20 + log2(n / 256) of which log2(n / 256) levels rescale. m is exact.
 /// All finite inputs, any n. Only -inf: the identity, empty = 1, m = -inf, r = 0, gradient +0. NaN: m, r and gradient
 /// NaN; +inf: m = +inf, r and gradient NaN. -inf among others: gradient +0. Bitwise deterministic, the same on every
@@ -95,7 +95,7 @@ static const Registered accurate{
               .contract_f32 = wide_contract(),
               .contract_f64 = compensated_contract(Format::f64)}};
 
-/// Arithmetic of the row's type: r within ((h + 1)(c_e + 3) + ln((n-1)/r)) u relative (T1-online), c_e = 2,
+/// Arithmetic of the row's type: r within ((h + 1)(c_e + 3) + ln((n-1)/r)) u relative (T1-online), c_e <= 2,
 /// h <= 21 + log2(n / 512) for float and 20 + log2(n / 256) for double. m is exact. Special values and determinism as
 /// `fast`.
 static const Registered plain{

@@ -566,7 +566,7 @@ class Prefetcher {
   }
 
  private:
-  static constexpr size_t kLongest = (std::size_t{1} << 17) / sizeof(T);
+  static constexpr size_t kLongest = (std::size_t{1} << 20) / sizeof(T);
   static std::uintptr_t Address(const T* p) { return reinterpret_cast<std::uintptr_t>(p); }
   std::uintptr_t next_, written_;
 };

@@ -123,7 +123,7 @@ static const Registered accurate{
               .contract_f64 = compensated_contract(Format::f64)}};
 
 /// Arithmetic of the row's type after logits that are rounded once: p_j within (8 max |z| + |d_j| + ln n + 2 c_e + h + 3) u
-/// (T3), c_e = 2, h <= 21 + log2(n / 512) for float and 20 + log2(n / 256) for double; gradients T7. Rows whose float
+/// (T3), c_e <= 2, h <= 21 + log2(n / 512) for float and 20 + log2(n / 256) for double; gradients T7. Rows whose float
 /// logits overflow are computed as `fast`. Differences of two upstream entries must not overflow. Special values and
 /// determinism as `fast`.
 static const Registered plain{

@@ -47,7 +47,7 @@ HWY_EXPORT(SoftmaxPlainF32);
 HWY_EXPORT(SoftmaxPlainF64);
 
 /// f32, bf16, f16: float lanes with x - max as a pair, tail in double: p within (2 c_e + 5) u whatever n and the gaps
-/// (T3), c_e = 1.5; seen: 2.3 ulp, 0.501 ulp after rounding to 16 bits. Gradients from the same exponentials in double
+/// (T3), c_e = 1.75; seen: 2.3 ulp, 0.501 ulp after rounding to 16 bits. Gradients from the same exponentials in double
 /// (T7). f64: p within (2 c_e + h + 3) u, c_e = 3.01, h <= 20 + log2(n / 256).
 /// All finite inputs, any n. NaN anywhere: NaN. +inf: NaN, or one-hot by `inf_policy` if there is one. -inf: p = 0 and
 /// gradient +0. Only -inf: NaN or zeros by `masked_policy`. Bitwise deterministic, the same on every target.
@@ -60,8 +60,8 @@ static const Registered accurate{
               .contract_f32 = compensated_contract(Format::f32),
               .contract_f64 = compensated_contract(Format::f64)}};
 
-/// Arithmetic of the row's type: p_j within (|d_j| + ln n + 2 c_e + h + 3) u (T3), c_e = 2, h <= 21 + log2(n / 512) for
-/// float and 20 + log2(n / 256) for double; gradient T7. Differences of two upstream entries must not overflow.
+/// Arithmetic of the row's type: p_j within (|d_j| + ln n + 2 c_e + h + 3) u (T3), c_e = 1.5 and h <= 21 + log2(n / 512) for
+/// float, 2 and 20 + log2(n / 256) for double; gradient T7. Differences of two upstream entries must not overflow.
 /// Special values and determinism as `fast`.
 static const Registered plain{
     RowKernel{.op = "softmax",
