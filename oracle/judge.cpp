@@ -67,25 +67,27 @@ void scan_special(Format format, double computed, const N& exact, std::int64_t j
 template <class N>
 void scan_entry(Format format, double computed, const N& exact, double bound, std::int64_t j, double subnormal, Scan& scan) {
   if (is_special(exact) || !std::isfinite(computed)) return scan_special(format, computed, exact, j, scan);
-  const double low = magnitude_lower(exact), high = magnitude_upper(exact);
-  const double radius = radius_upper(exact);
-  const double spacing_low = gap(format, low), spacing_high = gap(format, high);
-  const bool tiny = high <= known_fraction * subnormal;
+  const double factor = magnification(format, magnitude_upper(exact));
+  const N lifted = factor == 1 ? exact : exact * N(factor);
+  const double high = magnitude_upper(lifted), radius = radius_upper(lifted);
+  const double spacing_low = factor * gap(format, magnitude_lower(exact)), spacing_high = factor * gap(format, magnitude_upper(exact));
+  const bool tiny = high <= known_fraction * (factor * subnormal);
   scan.known = scan.known && (tiny || radius <= known_fraction * spacing_low);
-  const N difference = N(computed) - exact;
+  const N difference = factor == 1 ? N(computed) - exact : N(computed) * N(factor) - lifted;
   const double error_low = magnitude_lower(difference), error_high = magnitude_upper(difference);
+  const double allowed = factor * bound;
   const double ulp = error_high / spacing_low;
   if (ulp > scan.ulp) scan.ulp = ulp, scan.ulp_index = j;
-  const double ratio = error_high == 0 ? 0 : error_high / bound;
+  const double ratio = error_high == 0 ? 0 : error_high / allowed;
   if (ratio > scan.ratio) scan.ratio = ratio, scan.ratio_index = j;
-  if (error_low > bound) {
-    const double excess = error_low / bound;
+  if (error_low > allowed) {
+    const double excess = error_low / allowed;
     if (excess > scan.exceeded_ratio) scan.exceeded_ratio = excess, scan.exceeded = j;
-  } else if (error_high > bound && !tiny) {
+  } else if (error_high > allowed && !tiny) {
     scan.known = false;
   }
   scan.signed_sum += midpoint_hint(difference) / spacing_high;
-  scan.total += high;
+  scan.total += magnitude_upper(exact);
   scan.bound_total += bound;
   scan.sum.add(computed);
   scan.any_value = scan.any_value || high > 0;
@@ -111,7 +113,9 @@ void scan_entry(Format format, double computed, const Ball& exact, double bound,
   const bool tiny = std::fabs(exact.mid) + exact.rad <= known_fraction * subnormal;
   if (!(exact.rad <= known_fraction * spacing) && !tiny) [[unlikely]] scan.known = false;
   if (ulp > scan.ulp) scan.ulp = ulp, scan.ulp_index = j;
-  if (error_high > scan.ratio * bound) {
+  // Negated, so that a bound of zero after an infinite ratio (their product is NaN) is not passed over. A zero for a tiny
+  // number has no ratio worth a record.
+  if (!(error_high <= scan.ratio * bound) && !(tiny && computed == 0)) {
     const double ratio = error_high / bound;
     if (ratio > scan.ratio) scan.ratio = ratio, scan.ratio_index = j;
     if (error_high > bound) {
@@ -461,8 +465,10 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
       result.ulp = result.grid = result.bound_ratio = matches ? 0 : infinity;
       return result;
     }
-    const double high = magnitude_upper(exact), spacing = gap(format, magnitude_lower(exact));
-    result.decided = high <= known_fraction * subnormal || radius_upper(exact) <= known_fraction * spacing;
+    const double high = magnitude_upper(exact), factor = magnification(format, high);
+    const double spacing = factor * gap(format, magnitude_lower(exact));
+    const Enclosure lifted = exact * Enclosure(factor);
+    result.decided = magnitude_upper(lifted) <= known_fraction * (factor * subnormal) || radius_upper(lifted) <= known_fraction * spacing;
     if (!result.decided) continue;
     result.exact_zero = is_exact_zero(exact);
     result.exact = decimal(exact, 21);
@@ -476,8 +482,8 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
     if (std::isinf(result.computed)) {
       result.bound_ratio = rounds_to_infinity(format, high) ? 0 : infinity;
     } else {
-      const double absolute = magnitude_upper(Enclosure(result.computed) - exact);
-      result.bound_ratio = absolute == 0 ? 0 : absolute / result.bound;
+      const double absolute = magnitude_upper(Enclosure(result.computed) * Enclosure(factor) - lifted);
+      result.bound_ratio = absolute == 0 ? 0 : absolute / (factor * result.bound);
     }
     return result;
   }
