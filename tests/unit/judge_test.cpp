@@ -84,11 +84,12 @@ struct Judged {
   }
 };
 
-std::string first_finding(const CaseJudgement& judgement, const Signature& signature) {
-  if (judgement.findings.empty()) return "";
-  const Suspicion& f = judgement.findings[0];
-  return f.property + " " + f.kind + " of " + signature.outputs[static_cast<std::size_t>(f.output)].name + "[" + std::to_string(f.row) + ", " +
-         std::to_string(f.index) + "]";
+std::string list_of(const CaseJudgement& judgement, const Signature& signature) {
+  std::string text;
+  for (const Suspicion& f : judgement.findings)
+    text += f.property + " " + f.kind + " of " + signature.outputs[static_cast<std::size_t>(f.output)].name + "[" + std::to_string(f.row) + ", " +
+            std::to_string(f.index) + "]; ";
+  return text;
 }
 
 const Suspicion* finding(const CaseJudgement& judgement, const std::string& property) {
@@ -111,7 +112,7 @@ TEST(Judge, CorrectlyRoundedResultsPass) {
         recipe.classes = std::min(recipe.classes, 24);
         const Judged judged(expand(recipe, reference->signature(), storage));
         const CaseJudgement judgement = judged();
-        EXPECT_TRUE(judgement.findings.empty()) << recipe.stratum << ", case " << index << ": " << first_finding(judgement, reference->signature());
+        EXPECT_TRUE(judgement.findings.empty()) << recipe.stratum << ", case " << index << ": " << list_of(judgement, reference->signature());
         EXPECT_EQ(judgement.undecided_rows, 0);
         for (const OutputRecord& record : judgement.outputs) ulp = std::max(ulp, record.ulp);
         v = std::max(v, judgement.gradient_sum_index.value);
@@ -312,7 +313,9 @@ TEST(Judge, FilterAndEnclosureAgree) {
       for (Tensor& tensor : judged.outputs)
         if (is_floating(tensor.format)) tensor.set(tensor.elements() - 1, tensor.get(tensor.elements() - 1) * 1.5 + 1);
       const CaseJudgement filtered = judged(), exact = judged.judge.judge_with_enclosure(judged.input, judged.outputs, 2048);
-      ASSERT_EQ(filtered.findings.size(), exact.findings.size()) << reference->signature().name << " " << recipe.stratum;
+      ASSERT_EQ(filtered.findings.size(), exact.findings.size())
+          << reference->signature().name << " " << recipe.stratum << "\nfilter: " << list_of(filtered, reference->signature())
+          << "\nexact: " << list_of(exact, reference->signature());
       for (std::size_t i = 0; i < exact.findings.size(); ++i) {
         EXPECT_EQ(filtered.findings[i].property, exact.findings[i].property);
         EXPECT_EQ(filtered.findings[i].index, exact.findings[i].index);
