@@ -301,6 +301,37 @@ TEST(Judge, UndecidedRowsAreCounted) {
   EXPECT_FALSE(judge.measure(input, outputs, 0, 0, 0).decided);
 }
 
+// f64 results around 2^-1074: no double lies below their errors.
+TEST(Judge, SubnormalDoublesAreDecided) {
+  Judged judged(CaseBuilder("softmax", Format::f64, 1, 3).rows("x", {744.7, 0, 0.5}));
+  CaseJudgement judgement = judged();
+  EXPECT_TRUE(judgement.findings.empty());
+  EXPECT_EQ(judgement.undecided_rows, 0);
+  EXPECT_LE(judgement.outputs[0].ulp, 0.5);
+  judged.outputs[0].set(1, 0x1p-1060);
+  judgement = judged();
+  ASSERT_NE(finding(judgement, "bound"), nullptr);
+  EXPECT_EQ(finding(judgement, "bound")->index, 1);
+  const Measurement entry = judged.judge.measure(judged.input, judged.outputs, 0, 0, 1);
+  EXPECT_TRUE(entry.decided);
+  // 2^-1060 is 2^14 gaps from zero, e^-744.7 is 2^(-744.7/ln 2 + 1074) = 0.7457 of one.
+  EXPECT_NEAR(entry.ulp, 0x1p14 - std::exp2(1074 - 744.7 / std::log(2.0)), 1e-6);
+}
+
+// A bound of zero (the gradient of a single live entry) is exceeded by anything, after any number of zeros.
+TEST(Judge, ABoundOfZero) {
+  Judged judged(CaseBuilder("softmax.scaled_masked", Format::f32, 1, 5)
+                    .rows("x", {1, 2, 3, 4, 5})
+                    .rows("g", {1, 2, 3, 4, 5})
+                    .tensor("mask", Format::boolean, {1, 5}, {0, 0, 1, 0, 0})
+                    .attribute("scale", 0.125));
+  EXPECT_TRUE(judged().findings.empty());
+  judged.output("gbias").set(4, 1);
+  const CaseJudgement judgement = judged();
+  ASSERT_NE(finding(judgement, "bound"), nullptr);
+  EXPECT_EQ(finding(judgement, "bound")->index, 4);
+}
+
 // The filter and the yardstick agree on what is wrong.
 TEST(Judge, FilterAndEnclosureAgree) {
   for (const OperatorReference* reference : Registry::global().operators())
