@@ -438,6 +438,10 @@ int run(int argc, char** argv) {
   CLI::App* list_app = app.add_subcommand("list", "Operators, kernels, strata");
   CLI::Option* list_option = list_app->add_option("--json", list_path, "Write the registry as JSON, to a file or to standard output")->expected(0, 1);
 
+  std::vector<std::string> commands;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) commands.push_back(command->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
+    throw InvalidInput(fmt::format("unknown command '{}'; known: {}", argv[1], fmt::join(commands, ", ")));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -63,33 +63,31 @@ void scan_special(Format format, double computed, const N& exact, std::int64_t j
   }
 }
 
-/// Is |a| certainly below 2^-10 of the smallest subnormal? In f64 that number is below every double: scale first.
-template <class N>
-bool is_tiny(const N& a, double subnormal) {
-  return magnitude_upper(a * N(0x1p200)) <= (known_fraction * 0x1p200) * subnormal;
-}
-
 /// Entry by entry; `bound` already contains the store. An entry is known when its verdict is certain: the error is
 /// certainly within the bound or certainly above it, or the exact value is known to 2^-10 ulp. Records use the certified
 /// lower end of the error.
 template <class N>
 void scan_entry(Format format, double computed, const N& exact, double bound, std::int64_t j, double subnormal, Scan& scan) {
   if (is_special(exact) || !std::isfinite(computed)) return scan_special(format, computed, exact, j, scan);
-  const double high = magnitude_upper(exact), spacing = gap(format, high);
-  const bool tiny = high <= subnormal && is_tiny(exact, subnormal);
-  const N difference = N(computed) - exact;
+  const double factor = magnification(format, magnitude_upper(exact));
+  const N lifted = factor == 1 ? exact : exact * N(factor);
+  const double high = magnitude_upper(lifted), spacing = factor * gap(format, magnitude_upper(exact));
+  const bool tiny = high <= known_fraction * (factor * subnormal);
+  const N difference = factor == 1 ? N(computed) - exact : N(computed) * N(factor) - lifted;
   const double error_low = magnitude_lower(difference), error_high = magnitude_upper(difference);
+  const double allowed = factor * bound;
   const double ulp = error_low / spacing;
   if (ulp > scan.ulp) scan.ulp = ulp, scan.ulp_index = j;
-  const double ratio = error_low == 0 ? 0 : error_low / bound;
+  const double ratio = error_low == 0 ? 0 : error_low / allowed;
   if (ratio > scan.ratio) scan.ratio = ratio, scan.ratio_index = j;
-  if (error_low > bound) {
+  if (error_low > allowed) {
     if (ratio > scan.exceeded_ratio) scan.exceeded_ratio = ratio, scan.exceeded = j;
-  } else if (error_high > bound && !tiny && !(radius_upper(exact) <= known_fraction * gap(format, magnitude_lower(exact)))) {
+  } else if (error_high > allowed && !tiny &&
+             !(radius_upper(lifted) <= known_fraction * (factor * gap(format, magnitude_lower(exact))))) {
     scan.known = false;
   }
   scan.signed_sum += midpoint_hint(difference) / spacing;
-  scan.total += high;
+  scan.total += magnitude_upper(exact);
   scan.bound_total += bound;
   scan.sum.add(computed);
   scan.any_value = scan.any_value || high > 0;
@@ -464,8 +462,10 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
       result.ulp = result.grid = result.bound_ratio = matches ? 0 : infinity;
       return result;
     }
-    const double high = magnitude_upper(exact), spacing = gap(format, magnitude_lower(exact));
-    result.decided = (high <= subnormal && is_tiny(exact, subnormal)) || radius_upper(exact) <= known_fraction * spacing;
+    const double high = magnitude_upper(exact), factor = magnification(format, high);
+    const double spacing = factor * gap(format, magnitude_lower(exact));
+    const Enclosure lifted = exact * Enclosure(factor);
+    result.decided = magnitude_upper(lifted) <= known_fraction * (factor * subnormal) || radius_upper(lifted) <= known_fraction * spacing;
     if (!result.decided) continue;
     result.exact_zero = is_exact_zero(exact);
     result.exact = decimal(exact, 21);
@@ -479,8 +479,8 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
     if (std::isinf(result.computed)) {
       result.bound_ratio = rounds_to_infinity(format, high) ? 0 : infinity;
     } else {
-      const double absolute = magnitude_upper(Enclosure(result.computed) - exact);
-      result.bound_ratio = absolute == 0 ? 0 : absolute / result.bound;
+      const double absolute = magnitude_upper(Enclosure(result.computed) * Enclosure(factor) - lifted);
+      result.bound_ratio = absolute == 0 ? 0 : absolute / (factor * result.bound);
     }
     return result;
   }

@@ -72,6 +72,12 @@ inline double grid_distance(Format format, double computed, double exact) {
   return std::fabs(a - b);
 }
 
+/// Magnitudes and radii are reported as doubles, and no double lies below the smallest subnormal of f64: near it,
+/// differences are measured this many times larger.
+inline double magnification(Format format, double magnitude) {
+  return format == Format::f64 && magnitude < 0x1p-900 ? 0x1p100 : 1.0;
+}
+
 /// Bounds of the ULP error against an enclosed exact value.
 struct UlpError {
   double lower = 0, upper = 0;
@@ -84,11 +90,12 @@ UlpError ulp_error(Format format, double computed, const N& exact) {
     const double infinity = std::numeric_limits<double>::infinity();
     return {infinity, infinity};
   }
-  const N difference = N(stand_in(format, computed)) - exact;
-  const double low = magnitude_lower(exact), high = magnitude_upper(exact);
+  const double low = magnitude_lower(exact), high = magnitude_upper(exact), factor = magnification(format, high);
+  const N plain = N(stand_in(format, computed)) - exact;
+  const N difference = factor == 1 ? plain : plain * N(factor);
   UlpError error;
-  error.lower = magnitude_lower(difference) / gap(format, high);
-  error.upper = magnitude_upper(difference) / gap(format, low);
+  error.lower = magnitude_lower(difference) / (gap(format, high) * factor);
+  error.upper = magnitude_upper(difference) / (gap(format, low) * factor);
   // The lower magnitude of an exact power of two may fall into the binade below and only widens the answer.
   return error;
 }

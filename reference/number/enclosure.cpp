@@ -85,7 +85,14 @@ SUMZERO_UNARY(log1p)
 
 double midpoint_hint(const Enclosure& a) {
   const auto* value = EnclosureAccess::value(a);
-  return value ? mpfi_get_d(raw(value->interval)) : 0.0;
+  if (!value) return 0;
+  // Rounded once: mpfi_get_d goes through 53 bits, which a subnormal rounds again.
+  mpfr_t middle;
+  mpfr_init2(middle, mpfr_get_prec(&raw(value->interval)->left));
+  mpfi_mid(middle, raw(value->interval));
+  const double result = mpfr_get_d(middle, MPFR_RNDN);
+  mpfr_clear(middle);
+  return result;
 }
 bool is_special(const Enclosure& a) {
   const auto* value = EnclosureAccess::value(a);

@@ -86,7 +86,10 @@ class Listing(CommandLine):
                 self.assertTrue(key in operator, key)
             self.assertTrue(any(KERNEL in [kernel["name"], *kernel["aliases"]] for kernel in operator["kernels"])
                             or operator["name"] in ("softmax.state", "softmax.merge", "softmax.online"), operator["name"])
-            for output in operator["outputs"]:
+            # An output that no kernel computes is listed without its theorem.
+            bounded = [output for output in operator["outputs"] if "theorem" in output]
+            self.assertTrue(bounded, operator["name"])
+            for output in bounded:
                 self.assertTrue(output["theorem"] and output["file"].endswith(".json"))
         self.succeeds(0, "list", "--json", self.folder / "list.json")
         self.assertEqual(json.loads((self.folder / "list.json").read_text()), document)
@@ -187,9 +190,9 @@ class Witnesses(CommandLine):
         path = self.write("collapse.json", COLLAPSE)
         text = self.succeeds(1, "replay", path, "--kernel", KERNEL)
         self.assertIn("gradient sum (collapse)", text)
-        # 2^23 = 1/(2u): the lost entry is half of sum |g|
+        # 2^23 = 1/(2u): the lost entry is half of sum |g|; six digits are printed
         index = float(re.search(r"gradient-sum index ([\d.e+]+)", text).group(1))
-        self.assertAlmostEqual(index / 2**23, 1, places=5)
+        self.assertAlmostEqual(index / 2**23, 1, delta=1e-4)
 
     def test_minimise(self):
         wide = json.loads(json.dumps(COLLAPSE))
@@ -299,7 +302,7 @@ class BadInput(CommandLine):
             "list": ("[1, 2]", "list.json"),
             "schema": (changed(COLLAPSE, schema="sumzero-case/9"), "schema"),
             "operator": (changed(COLLAPSE, operator="softmux"), "softmux"),
-            "storage": (changed(COLLAPSE, storage="f8"), "f8"),
+            "storage": (changed(COLLAPSE, storage="f8"), "storage"),
             "no_classes": (changed(COLLAPSE, extents=[1, 0]), "extent"),
             "negative": (changed(COLLAPSE, extents=[-1, 2]), "extent"),
             "huge": (changed(COLLAPSE, extents=[2**62, 2**62]), "extent"),
@@ -312,7 +315,7 @@ class BadInput(CommandLine):
             "inexact": (changed(COLLAPSE, inputs={**COLLAPSE["inputs"], "x": {**x, "data": [0.1, 0]}}), "x"),
             "strides": (changed(COLLAPSE, inputs={**COLLAPSE["inputs"], "x": {**x, "strides": [2, 2**40]}}), "x"),
             "attribute": (changed(COLLAPSE, attributes={"smoothing": 1}), "smoothing"),
-            "choice": (changed(COLLAPSE, attributes={"reduction": "median"}), "median"),
+            "choice": (changed(COLLAPSE, attributes={"reduction": "median"}), "reduction"),
             "temperature": (changed(TEACHER, attributes={"T": 0}), "T"),
             "cold": (changed(TEACHER, attributes={"T": -1}), "T"),
         }

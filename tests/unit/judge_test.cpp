@@ -84,11 +84,12 @@ struct Judged {
   }
 };
 
-std::string first_finding(const CaseJudgement& judgement, const Signature& signature) {
-  if (judgement.findings.empty()) return "";
-  const Suspicion& f = judgement.findings[0];
-  return f.property + " " + f.kind + " of " + signature.outputs[static_cast<std::size_t>(f.output)].name + "[" + std::to_string(f.row) + ", " +
-         std::to_string(f.index) + "]";
+std::string list_of(const CaseJudgement& judgement, const Signature& signature) {
+  std::string text;
+  for (const Suspicion& f : judgement.findings)
+    text += f.property + " " + f.kind + " of " + signature.outputs[static_cast<std::size_t>(f.output)].name + "[" + std::to_string(f.row) + ", " +
+            std::to_string(f.index) + "]; ";
+  return text;
 }
 
 const Suspicion* finding(const CaseJudgement& judgement, const std::string& property) {
@@ -111,7 +112,7 @@ TEST(Judge, CorrectlyRoundedResultsPass) {
         recipe.classes = std::min(recipe.classes, 24);
         const Judged judged(expand(recipe, reference->signature(), storage));
         const CaseJudgement judgement = judged();
-        EXPECT_TRUE(judgement.findings.empty()) << recipe.stratum << ", case " << index << ": " << first_finding(judgement, reference->signature());
+        EXPECT_TRUE(judgement.findings.empty()) << recipe.stratum << ", case " << index << ": " << list_of(judgement, reference->signature());
         EXPECT_EQ(judgement.undecided_rows, 0);
         for (const OutputRecord& record : judgement.outputs) ulp = std::max(ulp, record.ulp);
         v = std::max(v, judgement.gradient_sum_index.value);
@@ -300,6 +301,37 @@ TEST(Judge, UndecidedRowsAreCounted) {
   EXPECT_FALSE(judge.measure(input, outputs, 0, 0, 0).decided);
 }
 
+// f64 results around 2^-1074: no double lies below their errors.
+TEST(Judge, SubnormalDoublesAreDecided) {
+  Judged judged(CaseBuilder("softmax", Format::f64, 1, 3).rows("x", {744.7, 0, 0.5}));
+  CaseJudgement judgement = judged();
+  EXPECT_TRUE(judgement.findings.empty());
+  EXPECT_EQ(judgement.undecided_rows, 0);
+  EXPECT_LE(judgement.outputs[0].ulp, 0.5);
+  judged.outputs[0].set(1, 0x1p-1060);
+  judgement = judged();
+  ASSERT_NE(finding(judgement, "bound"), nullptr);
+  EXPECT_EQ(finding(judgement, "bound")->index, 1);
+  const Measurement entry = judged.judge.measure(judged.input, judged.outputs, 0, 0, 1);
+  EXPECT_TRUE(entry.decided);
+  // 2^-1060 is 2^14 gaps from zero, e^-744.7 is 2^(-744.7/ln 2 + 1074) = 0.7457 of one.
+  EXPECT_NEAR(entry.ulp, 0x1p14 - std::exp2(1074 - 744.7 / std::log(2.0)), 1e-6);
+}
+
+// A bound of zero (the gradient of a single live entry) is exceeded by anything, after any number of zeros.
+TEST(Judge, ABoundOfZero) {
+  Judged judged(CaseBuilder("softmax.scaled_masked", Format::f32, 1, 5)
+                    .rows("x", {1, 2, 3, 4, 5})
+                    .rows("g", {1, 2, 3, 4, 5})
+                    .tensor("mask", Format::boolean, {1, 5}, {0, 0, 1, 0, 0})
+                    .attribute("scale", 0.125));
+  EXPECT_TRUE(judged().findings.empty());
+  judged.output("gbias").set(4, 1);
+  const CaseJudgement judgement = judged();
+  ASSERT_NE(finding(judgement, "bound"), nullptr);
+  EXPECT_EQ(finding(judgement, "bound")->index, 4);
+}
+
 // The filter and the yardstick agree on what is wrong.
 TEST(Judge, FilterAndEnclosureAgree) {
   for (const OperatorReference* reference : Registry::global().operators())
@@ -312,7 +344,9 @@ TEST(Judge, FilterAndEnclosureAgree) {
       for (Tensor& tensor : judged.outputs)
         if (is_floating(tensor.format)) tensor.set(tensor.elements() - 1, tensor.get(tensor.elements() - 1) * 1.5 + 1);
       const CaseJudgement filtered = judged(), exact = judged.judge.judge_with_enclosure(judged.input, judged.outputs, 2048);
-      ASSERT_EQ(filtered.findings.size(), exact.findings.size()) << reference->signature().name << " " << recipe.stratum;
+      ASSERT_EQ(filtered.findings.size(), exact.findings.size())
+          << reference->signature().name << " " << recipe.stratum << "\nfilter: " << list_of(filtered, reference->signature())
+          << "\nexact: " << list_of(exact, reference->signature());
       for (std::size_t i = 0; i < exact.findings.size(); ++i) {
         EXPECT_EQ(filtered.findings[i].property, exact.findings[i].property);
         EXPECT_EQ(filtered.findings[i].index, exact.findings[i].index);
