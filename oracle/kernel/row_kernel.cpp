@@ -51,6 +51,7 @@ class RowRunner {
       const auto found = call.input.inputs.find(signature_.inputs[i].name);
       inputs_[i] = found == call.input.inputs.end() ? nullptr : &found->second;
     }
+    labelled_ = signature_.input_with(Role::label) >= 0;
     for (std::size_t i = 0; i < signature_.outputs.size(); ++i)
       offered_[i] = kernel.offers(signature_.outputs[i].name) && !call.outputs[i].bytes.empty();
     losses_.resize(reduction_ == Reduction::none ? 0 : static_cast<std::size_t>(call.input.extents[0]));
@@ -96,8 +97,11 @@ class RowRunner {
     row.n = static_cast<std::size_t>(classes_);
     row.attribute = attributes_.data();
     row.storage = call_.input.storage;
-    row.label = label_of(signature_, call_.input, index);
-    const bool kept = row_is_kept(signature_, attributes_, row.label);
+    bool kept = true;
+    if (labelled_) {
+      row.label = label_of(signature_, call_.input, index);
+      kept = row_is_kept(signature_, attributes_, row.label);
+    }
     for (std::size_t i = 0; i < signature_.inputs.size(); ++i) {
       const InputSpec& spec = signature_.inputs[i];
       if (!inputs_[i] || spec.element == Element::index) continue;
@@ -166,6 +170,7 @@ class RowRunner {
   std::int64_t classes_;
   std::vector<double> attributes_;
   Reduction reduction_;
+  bool labelled_ = false;
   long double denominator_ = 1;  // weights are summed with 64 significand bits: no error that a bound must count
   std::array<const Tensor*, max_inputs> inputs_{};
   std::array<bool, max_outputs> offered_{};
