@@ -226,6 +226,16 @@ double Judge::store_bound(int output, double exact, double bound) const {
   return bound * (1 + 0x1p-50);
 }
 
+void Judge::add_store(int output, const std::vector<double>& exact, std::vector<double>& bounds) const {
+  // store_bound is affine in bound and magnitude: two roundings (1 + v)(1 + w) - 1 of each, and a constant.
+  const double at_zero = store_bound(output, 0, 0);
+  const double of_bound = store_bound(output, 0, 1) - at_zero, of_exact = store_bound(output, 1, 0) - at_zero;
+  constexpr double outward = 1 + 0x1p-50;  // the two differences above may have lost an ulp of 1
+  const double slope_bound = of_bound * outward, slope_exact = is_floating(format_of(output)) ? of_exact * outward + 0x1p-52 * of_exact : 0;
+  for (std::size_t j = 0; j < bounds.size(); ++j)
+    bounds[j] = (bounds[j] * slope_bound + exact[j] * slope_exact + at_zero) * outward;
+}
+
 void Judge::entry_bounds(int output, std::size_t n, const std::vector<double>& scalars,
                          const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
                          std::vector<double>& bounds) const {
@@ -251,7 +261,7 @@ bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outpu
       row_bounds.push_back(bounds[0] + (type == contract_.accumulator ? 0 : unit_roundoff(type) * (exact[0] + bounds[0]) + smallest_subnormal(type)));
       continue;
     }
-    for (std::size_t j = 0; j < bounds.size(); ++j) bounds[j] = store_bound(output, exact[j], bounds[j]);
+    add_store(output, exact, bounds);
     load_output(outputs[i], specs[i].shape, row, computed);
     scans[i] = scan_row(format_of(output), computed, values.out[i], bounds);
     const bool open_zero = specs[i].marks & exact_zero && scans[i].maybe_zero && !scans[i].all_tiny && scans[i].nonzero >= 0;

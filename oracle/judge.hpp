@@ -104,6 +104,7 @@ class Judge {
                     std::vector<double>& bounds) const;
   bool offered(int output) const { return offered_[static_cast<std::size_t>(output)]; }
   Format format_of(int output) const { return formats_[static_cast<std::size_t>(output)]; }
+  void add_store(int output, const std::vector<double>& exact, std::vector<double>& bounds) const;
   double store_bound(int output, double exact, double bound) const;
 
   const OperatorReference& reference_;

@@ -48,8 +48,8 @@ struct LogSoftmax {
       const N others =
           sum_except<N>(n, state.k, [&](std::size_t j) { return state.is_dead(j) ? N(0.0) : N(g[j]); });
       const N total = others + N(g[state.k]);
-      for (std::size_t j = 0; j < n; ++j)
-        gx[j] = state.is_dead(j) ? N(0.0) : N(g[j]) - (state.e[j] / state.s) * total;
+      const N scaled = total * state.inverse_s;  // G / s, so that p_j G = e_j (G / s)
+      for (std::size_t j = 0; j < n; ++j) gx[j] = state.is_dead(j) ? N(0.0) : N(g[j]) - state.e[j] * scaled;
       gx[state.k] = (N(g[state.k]) * state.r - others) / state.s;  // p_k = 1/s
     }
     if (problem.wants_quantities()) quantities(state, problem, upstream);

@@ -26,11 +26,11 @@ struct TailState {
   std::size_t live = 0;        ///< entries above -inf
   std::vector<bool> dead;      ///< empty when every entry is live
   std::vector<N> d, e;         ///< unset where dead
-  N r{0.0}, s{1.0}, log_s{0.0};
+  N r{0.0}, s{1.0}, inverse_s{1.0}, log_s{0.0};
   double hint_of_k = 0;
 
   bool is_dead(std::size_t j) const { return !dead.empty() && dead[j]; }
-  N p(std::size_t j) const { return is_dead(j) ? N(0.0) : e[j] / s; }
+  N p(std::size_t j) const { return is_dead(j) ? N(0.0) : e[j] * inverse_s; }
   N log_p(std::size_t j) const { return d[j] - log_s; }
 };
 
@@ -68,6 +68,7 @@ void tail_state(std::size_t n, Hint hint, Difference difference, TailState<N>& s
   }
   state.r = sum_except<N>(n, state.k, [&](std::size_t j) { return state.is_dead(j) ? N(0.0) : state.e[j]; });
   state.s = N(1.0) + state.r;
+  state.inverse_s = N(1.0) / state.s;
   state.log_s = log1p(state.r);
 }
 
