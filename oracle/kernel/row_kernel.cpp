@@ -54,6 +54,7 @@ class RowRunner {
     labelled_ = signature_.input_with(Role::label) >= 0;
     for (std::size_t i = 0; i < signature_.outputs.size(); ++i)
       offered_[i] = kernel.offers(signature_.outputs[i].name) && !call.outputs[i].bytes.empty();
+    plan();
     losses_.resize(reduction_ == Reduction::none ? 0 : static_cast<std::size_t>(call.input.extents[0]));
   }
 
@@ -78,6 +79,7 @@ class RowRunner {
  private:
   struct Buffers {
     std::vector<Scratch<T>> in, out;
+    Row<T> row;
     explicit Buffers(const RowRunner& runner) {
       for (std::size_t i = 0; i < runner.signature_.inputs.size(); ++i) {
         const InputSpec& spec = runner.signature_.inputs[i];
@@ -89,53 +91,68 @@ class RowRunner {
       }
       for (const OutputSpec& spec : runner.signature_.outputs)
         out.emplace_back(spec.shape == Shape::row ? static_cast<std::size_t>(runner.classes_) : 1);
+      row.n = static_cast<std::size_t>(runner.classes_);
+      row.attribute = runner.attributes_.data();
+      row.storage = runner.call_.input.storage;
+      for (std::size_t i = 0; i < runner.signature_.inputs.size(); ++i)
+        if (runner.inputs_[i] && runner.signature_.inputs[i].element != Element::index) row.in[i] = in[i].data();
+      for (const Lane& lane : runner.out_lanes_) row.out[lane.index] = out[lane.index].data();
     }
   };
 
   void run_row(std::int64_t index, Buffers& buffers) {
-    Row<T> row;
-    row.n = static_cast<std::size_t>(classes_);
-    row.attribute = attributes_.data();
-    row.storage = call_.input.storage;
+    Row<T>& row = buffers.row;
     bool kept = true;
     if (labelled_) {
       row.label = label_of(signature_, call_.input, index);
       kept = row_is_kept(signature_, attributes_, row.label);
     }
+    if (upstream_) row.factor = factor(upstream_->get(reduction_ == Reduction::none ? index : 0));
+    for (const Lane& lane : in_lanes_) {
+      const std::byte* first = lane.first + index * lane.step;
+      if (lane.direct) row.in[lane.index] = reinterpret_cast<const T*>(first);
+      else load_elements(first, lane.format, lane.stride, lane.count, buffers.in[lane.index].data());
+    }
+    for (const Lane& lane : out_lanes_)
+      if (lane.direct) row.out[lane.index] = reinterpret_cast<T*>(const_cast<std::byte*>(lane.first + index * lane.step));
+    if (kept) function_(row);
+    for (const Lane& lane : out_lanes_) {
+      T* values = row.out[lane.index];
+      if (!kept) std::fill_n(values, lane.count, T(0));
+      if (lane.reduced) losses_[static_cast<std::size_t>(index)] = static_cast<double>(values[0]);
+      else if (!lane.direct)
+        store_elements(const_cast<std::byte*>(lane.first + index * lane.step), lane.format, lane.stride, lane.count, values);
+    }
+  }
+
+  /// How one tensor is met row after row; everything that does not depend on the row.
+  struct Lane {
+    std::size_t index;         // in the signature
+    const std::byte* first;    // of row 0
+    std::int64_t step;         // bytes from row to row
+    std::int64_t stride, count;
+    Format format;
+    bool direct;               // every row already is what a kernel may see
+    bool reduced = false;      // the term of a reducing loss
+  };
+
+  Lane lane_of(std::size_t index, const Tensor& tensor, Shape shape, bool reduced = false) const {
+    const RowAddress address = row_address(tensor, shape, 0);
+    const std::int64_t step = tensor.strides.empty() || reduced ? 0 : tensor.strides[0] * tensor.width();
+    const bool direct = shape == Shape::row && in_place(address, tensor) && step % static_cast<std::int64_t>(alignof(T)) == 0;
+    return {index, address.first, step, address.stride == 0 && address.count == 1 ? 1 : address.stride, address.count, tensor.format, direct, reduced};
+  }
+
+  void plan() {
     for (std::size_t i = 0; i < signature_.inputs.size(); ++i) {
       const InputSpec& spec = signature_.inputs[i];
-      if (!inputs_[i] || spec.element == Element::index) continue;
-      row.in[i] = buffers.in[i].data();
-      if (spec.shape == Shape::classes) continue;
-      if (spec.shape == Shape::reduced) {
-        row.factor = factor(inputs_[i]->get(reduction_ == Reduction::none ? index : 0));
-        continue;
-      }
-      const RowAddress address = row_address(*inputs_[i], spec.shape, index);
-      if (const T* direct = in_place(address, *inputs_[i])) row.in[i] = direct;
-      else load_elements(address.first, inputs_[i]->format, address.stride, address.count, buffers.in[i].data());
+      if (!inputs_[i] || spec.element == Element::index || spec.shape == Shape::classes) continue;
+      if (spec.shape == Shape::reduced) upstream_ = inputs_[i];
+      else in_lanes_.push_back(lane_of(i, *inputs_[i], spec.shape));
     }
-    std::array<RowAddress, max_outputs> target{};
     for (std::size_t i = 0; i < signature_.outputs.size(); ++i) {
-      if (!offered_[i]) continue;
-      const OutputSpec& spec = signature_.outputs[i];
-      target[i] = row_address(call_.outputs[i], spec.shape, index);
-      T* direct = const_cast<T*>(in_place(target[i], call_.outputs[i]));
-      row.out[i] = direct && spec.shape == Shape::row ? direct : buffers.out[i].data();
-    }
-    if (kept) function_(row);
-    for (std::size_t i = 0; i < signature_.outputs.size(); ++i) {
-      if (!row.out[i]) continue;
       const Shape shape = signature_.outputs[i].shape;
-      if (!kept) std::fill_n(row.out[i], shape == Shape::row ? row.n : 1, T(0));
-      if (shape == Shape::reduced && reduction_ != Reduction::none) {
-        losses_[static_cast<std::size_t>(index)] = static_cast<double>(row.out[i][0]);
-        continue;
-      }
-      const std::byte* here = reinterpret_cast<const std::byte*>(row.out[i]);
-      if (here == target[i].first) continue;
-      store_elements(const_cast<std::byte*>(target[i].first), call_.outputs[i].format, target[i].stride == 0 ? 1 : target[i].stride,
-                     target[i].count, row.out[i]);
+      if (offered_[i]) out_lanes_.push_back(lane_of(i, call_.outputs[i], shape, shape == Shape::reduced && reduction_ != Reduction::none));
     }
   }
 
@@ -173,6 +190,8 @@ class RowRunner {
   bool labelled_ = false;
   long double denominator_ = 1;  // weights are summed with 64 significand bits: no error that a bound must count
   std::array<const Tensor*, max_inputs> inputs_{};
+  const Tensor* upstream_ = nullptr;  // of a loss
+  std::vector<Lane> in_lanes_, out_lanes_;
   std::array<bool, max_outputs> offered_{};
   std::vector<double> losses_;  // rows of a reducing case
 };
