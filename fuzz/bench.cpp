@@ -68,8 +68,6 @@ std::vector<Tensor> outputs_for(const Signature& signature, const Case& input, c
   return outputs;
 }
 
-void add_figure(nlohmann::json& figures, const std::string& key, double value) { figures[key] = value; }
-
 void bench_filter(bool quick, nlohmann::json& figures) {
   const OperatorReference& reference = Registry::global().operator_named("log_softmax");
   const Kernel& kernel = Registry::global().kernel_named("log_softmax", "fast.plain", Format::f32);
@@ -89,8 +87,8 @@ void bench_filter(bool quick, nlohmann::json& figures) {
       "judging log_softmax f32, n = {}, value and gradient, ns per element\n"
       "  kernel fast.plain {:8.2f}   filter {:8.2f} = {:.1f} x kernel   Enclosure, 256 bits {:8.0f} = {:.0f} x filter\n\n",
       n, kernel_ns, filter_ns, filter_ns / kernel_ns, enclosure_ns, enclosure_ns / filter_ns);
-  add_figure(figures, "filter_over_kernel", filter_ns / kernel_ns);
-  add_figure(figures, "enclosure_over_filter", enclosure_ns / filter_ns);
+  figures["filter_over_kernel"] = filter_ns / kernel_ns;
+  figures["enclosure_over_filter"] = enclosure_ns / filter_ns;
 }
 
 void bench_kernels(const std::string& op, const std::string& output, bool quick, nlohmann::json& figures) {
@@ -126,8 +124,8 @@ void bench_kernels(const std::string& op, const std::string& output, bool quick,
       for (std::size_t k = 0; k < kernels.size(); ++k) {
         std::cout << fmt::format(" {:>14.3f} [{:>6.2f}x]", t[k + 1] * scale, peer > 0 ? peer / t[k + 1] : 0.0);
         const std::string key = fmt::format("{}/{}/{}/{}", op, kernels[k]->name, n, in_cache ? "in_cache" : "out_of_cache");
-        if (peer > 0) add_figure(figures, key + "/speed_over_onednn", peer / t[k + 1]);
-        add_figure(figures, key + "/time_over_copy", t[k + 1] / t[0]);
+        if (peer > 0) figures[key + "/speed_over_onednn"] = peer / t[k + 1];
+        figures[key + "/time_over_copy"] = t[k + 1] / t[0];
       }
       std::cout << '\n' << std::flush;
     }

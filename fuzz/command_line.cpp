@@ -433,7 +433,6 @@ int run(int argc, char** argv) {
   bench_app->add_flag("--quick", bench.quick, "Fewer repetitions");
   bench_app->add_option("--json", bench.json, "Write the figures as JSON");
 
-  bool list_json = false;
   std::string list_path;
   CLI::App* list_app = app.add_subcommand("list", "Operators, kernels, strata");
   CLI::Option* list_option = list_app->add_option("--json", list_path, "Write the registry as JSON, to a file or to standard output")->expected(0, 1);
@@ -449,7 +448,6 @@ int run(int argc, char** argv) {
     std::cerr << "sumzero: " << error.what() << "; see `sumzero --help`\n";
     return static_cast<int>(Exit::usage);
   }
-  list_json = list_option->count() > 0;
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, on_crash);
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
@@ -471,7 +469,7 @@ int run(int argc, char** argv) {
     return static_cast<int>(Exit::pass);
   }
   if (*bench_app) return static_cast<int>(run_bench(bench));
-  return static_cast<int>(list(!list_json ? "" : list_path.empty() ? "-" : list_path));
+  return static_cast<int>(list(list_option->count() == 0 ? "" : list_path.empty() ? "-" : list_path));
 }
 
 }  // namespace

@@ -90,7 +90,6 @@ class Judge {
   const Contract& contract() const { return contract_; }
 
  private:
-  struct Workspace;
   template <class N>
   void judge_rows(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, CaseJudgement& result, bool escalate) const;
   template <class N>

@@ -41,7 +41,7 @@ void apply(int bits) {
 }  // namespace
 
 int decimal_digits_for(int bits) {
-  // Inverse of the map in the header, rounded up: one digit carries 301/1000 of a decimal... bits <= d * 1000/301.
+  // Inverse of the map in the header, rounded up: d digits hold d * 1000/301 bits.
   return (bits * 301 + 999) / 1000 + 1;
 }
 
