@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "reference/number/array.hpp"
+
 namespace sumzero {
 namespace {
 
@@ -18,7 +20,17 @@ struct Node {
   double value = 0;          // constant, or the unit roundoff of `relative`
   std::size_t slot = 0;      // quantity index; for `height` the number of terms left out of n
   std::vector<std::size_t> children;
+  bool per_entry = false;    // a value per class, else one per row
 };
+
+constexpr std::size_t block = 128;  // entries evaluated together: the buffers of all nodes stay in the first cache
+
+/// log a above 1, or expm1(a u) <= t (1 + t) for t = a u <= 1; beyond that the relation is vacuous anyway.
+double apply(const Node& node, double a) {
+  if (node.op == Op::logarithm) return a > 1 ? std::log(a) : 0.0;
+  const double t = a * node.value;
+  return t <= 1 ? t * (1 + t) : std::expm1(t);
+}
 
 double apply(const Node& node, double a, double b) {
   switch (node.op) {
@@ -28,6 +40,29 @@ double apply(const Node& node, double a, double b) {
     case Op::maximum: return a > b ? a : b;
     case Op::minimum: return a < b ? a : b;
     default: return a;
+  }
+}
+
+void apply_each(const Node& node, const double* a, std::size_t count, double* to) {
+  if (node.op == Op::relative) {
+    bool small = true;
+    for (std::size_t j = 0; j < count; ++j) {
+      const double t = a[j] * node.value;
+      small &= t <= 1;
+      to[j] = t * (1 + t);
+    }
+    if (small) return;
+  }
+  for (std::size_t j = 0; j < count; ++j) to[j] = apply(node, a[j]);
+}
+
+/// to[j] = a(j) op b(j) for arrays or constants a and b; `to` may be either array.
+template <class A, class B>
+void apply_each(const Node& node, A a, B b, std::size_t count, double* to) {
+  switch (node.op) {
+    case Op::add: return each(count, [&](std::size_t j) { to[j] = a(j) + b(j); });
+    case Op::multiply: return each(count, [&](std::size_t j) { to[j] = a(j) * b(j); });
+    default: return each(count, [&](std::size_t j) { to[j] = apply(node, a(j), b(j)); });
   }
 }
 
@@ -42,8 +77,12 @@ struct Bound::Program {
   std::map<std::string, std::size_t> named;
   const Signature* signature = nullptr;
   double unit = 0;
+  bool per_entry_output = false;
 
   std::size_t push(Node node) {
+    node.per_entry = node.op == Op::array || (node.op == Op::exact && per_entry_output);
+    if (node.op != Op::sum)
+      for (const std::size_t child : node.children) node.per_entry |= nodes[child].per_entry;
     nodes.push_back(std::move(node));
     return nodes.size() - 1;
   }
@@ -85,82 +124,122 @@ struct Bound::Program {
     return push(std::move(node));
   }
 
-  // One array per node would waste memory; a node's value is a scalar or a row of n, evaluated depth first. A per-row
-  // output (`entries` = 1) has a scalar `exact`, and arrays enter its bound through sums.
-  struct Value {
-    double scalar = 0;
-    const double* row = nullptr;   // borrowed or owned
-    std::vector<double> owned;
+  struct Inputs {
+    std::size_t n;
+    const std::vector<double>& scalars;
+    const std::vector<std::vector<double>>& arrays;
+    const double* exact;
   };
 
-  Value run(std::size_t index, std::size_t n, std::size_t entries, const std::vector<double>& scalars,
-            const std::vector<std::vector<double>>& arrays, const double* exact) const {
+  /// Values of all nodes: one per row, or the entries of the current block.
+  struct Memory {
+    std::vector<double> scalar;
+    std::vector<const double*> entries;
+    std::vector<double> buffers;
+    std::vector<char> done;
+  };
+
+  Memory& memory() const {
+    Memory& m = thread_scratch<Memory>();
+    m.scalar.resize(nodes.size());
+    m.entries.resize(nodes.size());
+    m.buffers.resize(nodes.size() * block);
+    m.done.assign(nodes.size(), 0);
+    return m;
+  }
+
+  /// The value of a node that does not vary within the row.
+  double scalar(std::size_t index, const Inputs& in, Memory& m) const {
+    if (m.done[index]) return m.scalar[index];
     const Node& node = nodes[index];
-    Value result;
+    double value = 0;
     switch (node.op) {
-      case Op::constant: result.scalar = node.value; return result;
-      case Op::classes: result.scalar = static_cast<double>(n); return result;
-      case Op::height: result.scalar = summation.height(static_cast<double>(n - node.slot)); return result;
-      case Op::scalar: result.scalar = scalars[node.slot]; return result;
-      case Op::array: result.row = arrays[node.slot].data(); return result;
-      case Op::exact:
-        if (entries != n || n == 1) result.scalar = exact[0];
-        else result.row = exact;
-        return result;
-      default: break;
+      case Op::constant: value = node.value; break;
+      case Op::classes: value = static_cast<double>(in.n); break;
+      case Op::height: value = summation.height(static_cast<double>(in.n - node.slot)); break;
+      case Op::scalar: value = in.scalars[node.slot]; break;
+      case Op::exact: value = in.exact[0]; break;
+      case Op::sum: value = sum(node.children[0], in, m); break;
+      case Op::relative:
+      case Op::logarithm: value = apply(node, scalar(node.children[0], in, m)); break;
+      default:
+        value = scalar(node.children[0], in, m);
+        for (std::size_t c = 1; c < node.children.size(); ++c) value = apply(node, value, scalar(node.children[c], in, m));
     }
-    // Under a sum the values are per class, also when the output is one per row.
-    result = run(node.children[0], n, entries, scalars, arrays, exact);
-    if (node.op == Op::sum) {
-      double total = 0;
-      for (std::size_t j = 0; j < n; ++j) total += result.row ? result.row[j] : result.scalar;
-      Value scalar;
-      scalar.scalar = total * (1 + 0x1p-20);  // n additions in double, n 2^-53 < 2^-20
-      return scalar;
-    }
-    if (node.op == Op::relative || node.op == Op::logarithm) {
-      const double scale = node.value;
-      // expm1(t) <= t (1 + t) for 0 <= t <= 1; beyond that the relation is vacuous anyway and expm1 is called.
-      const auto f = [&](double a) {
-        if (node.op == Op::logarithm) return a > 1 ? std::log(a) : 0.0;
-        const double t = a * scale;
-        return t <= 1 ? t * (1 + t) : std::expm1(t);
-      };
-      if (!result.row) {
-        result.scalar = f(result.scalar);
-        return result;
+    m.done[index] = 1;
+    return m.scalar[index] = value;
+  }
+
+  double sum(std::size_t index, const Inputs& in, Memory& m) const {
+    double total = 0;
+    if (!nodes[index].per_entry) {
+      total = static_cast<double>(in.n) * scalar(index, in, m);
+    } else {
+      prepare(index, in, m);
+      for (std::size_t begin = 0; begin < in.n; begin += block) {
+        const std::size_t count = std::min(block, in.n - begin);
+        const double* values = entries(index, in, m, begin, count);
+        for (std::size_t j = 0; j < count; ++j) total += values[j];
       }
-      std::vector<double> values(n);
-      for (std::size_t j = 0; j < n; ++j) values[j] = f(result.row[j]);
-      result.owned = std::move(values);
-      result.row = result.owned.data();
-      return result;
     }
-    for (std::size_t c = 1; c < node.children.size(); ++c) {
-      Value right = run(node.children[c], n, entries, scalars, arrays, exact);
-      if (!result.row && !right.row) {
-        result.scalar = apply(node, result.scalar, right.scalar);
+    return total * (1 + 0x1p-20);  // n additions in double, n 2^-53 < 2^-20
+  }
+
+  /// Evaluates what a node needs of the whole row, before the first block of it.
+  void prepare(std::size_t index, const Inputs& in, Memory& m) const {
+    if (!nodes[index].per_entry) scalar(index, in, m);
+    else for (const std::size_t child : nodes[index].children) prepare(child, in, m);
+  }
+
+  /// Entries [begin, begin + count) of a prepared node. A node that several others name is evaluated once a block.
+  const double* entries(std::size_t index, const Inputs& in, Memory& m, std::size_t begin, std::size_t count) const {
+    for (std::size_t i = 0; i <= index; ++i) m.done[i] &= !nodes[i].per_entry;
+    return entries_of(index, in, m, begin, count);
+  }
+
+  const double* entries_of(std::size_t index, const Inputs& in, Memory& m, std::size_t begin, std::size_t count) const {
+    if (m.done[index]) return m.entries[index];
+    const Node& node = nodes[index];
+    double* to = &m.buffers[index * block];
+    m.done[index] = 1;
+    m.entries[index] = to;
+    if (node.op == Op::array) return m.entries[index] = in.arrays[node.slot].data() + begin;
+    if (node.op == Op::exact) return m.entries[index] = in.exact + begin;
+    if (node.op == Op::relative || node.op == Op::logarithm) {
+      apply_each(node, entries_of(node.children[0], in, m, begin, count), count, to);
+      return to;
+    }
+    const auto array = [](const double* values) { return [values](std::size_t j) { return values[j]; }; };
+    const auto constant = [](double value) { return [value](std::size_t) { return value; }; };
+    if (node.op == Op::divide) {
+      const std::size_t above = node.children[0], below = node.children[1];
+      if (!nodes[below].per_entry) apply_each(node, array(entries_of(above, in, m, begin, count)), constant(scalar(below, in, m)), count, to);
+      else if (!nodes[above].per_entry) apply_each(node, constant(scalar(above, in, m)), array(entries_of(below, in, m, begin, count)), count, to);
+      else apply_each(node, array(entries_of(above, in, m, begin, count)), array(entries_of(below, in, m, begin, count)), count, to);
+      return to;
+    }
+    // The others commute: constants first, then one pass per array.
+    double fixed = 0;
+    bool any_fixed = false;
+    const double* result = nullptr;
+    for (const std::size_t child : node.children) {
+      if (nodes[child].per_entry) continue;
+      const double value = scalar(child, in, m);
+      fixed = any_fixed ? apply(node, fixed, value) : value;
+      any_fixed = true;
+    }
+    for (const std::size_t child : node.children) {
+      if (!nodes[child].per_entry) continue;
+      const double* values = entries_of(child, in, m, begin, count);
+      if (!result && !any_fixed) {
+        result = values;
         continue;
       }
-      std::vector<double> values = !result.owned.empty() ? std::move(result.owned)
-                                   : !right.owned.empty() ? std::move(right.owned) : std::vector<double>(n);
-      const double* a = result.row;
-      const double* b = right.row;
-      const double a_scalar = result.scalar, b_scalar = right.scalar;
-      const auto combine = [&](auto f) {
-        if (a && b) for (std::size_t j = 0; j < n; ++j) values[j] = f(a[j], b[j]);
-        else if (a) for (std::size_t j = 0; j < n; ++j) values[j] = f(a[j], b_scalar);
-        else for (std::size_t j = 0; j < n; ++j) values[j] = f(a_scalar, b[j]);
-      };
-      switch (node.op) {
-        case Op::add: combine([](double x, double y) { return x + y; }); break;
-        case Op::multiply: combine([](double x, double y) { return x * y; }); break;
-        default: combine([&](double x, double y) { return apply(node, x, y); }); break;
-      }
-      result.owned = std::move(values);
-      result.row = result.owned.data();
+      if (!result) apply_each(node, array(values), constant(fixed), count, to);
+      else apply_each(node, array(result), array(values), count, to);
+      result = to;
     }
-    return result;
+    return m.entries[index] = result;
   }
 
   // Every operation is monotone on non-negative numbers and rounds once, functions twice: the relative loss of the whole
@@ -176,17 +255,36 @@ Bound::~Bound() = default;
 bool Bound::has_sum_bound() const { return program_->has_sum; }
 
 void Bound::evaluate(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
-                     const std::vector<double>& exact, std::vector<double>& result) const {
-  const std::size_t entries = exact.size();
-  const Program::Value value = program_->run(program_->root, n, entries, scalars, arrays, exact.data());
-  const double outward = program_->outward();
-  result.resize(entries);
-  for (std::size_t j = 0; j < entries; ++j) result[j] = (value.row ? value.row[j] : value.scalar) * outward;
+                     const std::vector<double>& exact, const Store& store, std::vector<double>& result) const {
+  const Program& program = *program_;
+  const Program::Inputs in{n, scalars, arrays, exact.data()};
+  const double outward = program.outward();
+  result.resize(exact.size());
+  on_widest_vectors([&] {
+    Program::Memory& m = program.memory();
+    const auto stored = [&](double bound, double magnitude) {
+      return (bound * outward * store.of_bound + magnitude * store.of_exact + store.constant) * (1 + 0x1p-50);
+    };
+    if (!program.nodes[program.root].per_entry) {
+      const double bound = program.scalar(program.root, in, m);
+      for (std::size_t j = 0; j < exact.size(); ++j) result[j] = stored(bound, exact[j]);
+      return;
+    }
+    program.prepare(program.root, in, m);
+    for (std::size_t begin = 0; begin < n; begin += block) {
+      const std::size_t count = std::min(block, n - begin);
+      const double* bound = program.entries(program.root, in, m, begin, count);
+      const double* magnitude = exact.data() + begin;
+      double* to = result.data() + begin;
+      each(count, [&](std::size_t j) { to[j] = stored(bound[j], magnitude[j]); });
+    }
+  });
 }
 
 double Bound::evaluate_sum(std::size_t n, const std::vector<double>& scalars, double total) const {
-  const Program::Value value = program_->run(program_->sum_root, n, 1, scalars, {}, &total);
-  return value.scalar * program_->outward();
+  static const std::vector<std::vector<double>> no_arrays;
+  const Program::Inputs in{n, scalars, no_arrays, &total};
+  return program_->scalar(program_->sum_root, in, program_->memory()) * program_->outward();
 }
 
 Bound find_bound(const Signature& signature, int output, const Contract& contract, Format storage) {
@@ -206,6 +304,7 @@ Bound find_bound(const Signature& signature, int output, const Contract& contrac
     program.signature = &signature;
     program.summation = contract.summation;
     program.unit = unit_roundoff(contract.accumulator);
+    program.per_entry_output = signature.outputs[static_cast<std::size_t>(output)].shape == Shape::row;
     const Format out = element_format(signature.outputs[static_cast<std::size_t>(output)].element, storage);
     program.constants = {
         {"u", program.unit},

@@ -41,10 +41,15 @@ class Bound {
   std::string theorem, kind, file;
   bool has_sum_bound() const;  ///< is there a sharper bound for the sum of a row?
 
-  /// Writes the bound of every entry. `exact` holds |exact| rounded up; all arrays have `n` entries, or one for a
-  /// per-row output. Scalars and arrays are the row's quantities in signature order.
+  /// What storing a number adds to its bound: bound * of_bound + |exact| * of_exact + constant.
+  struct Store {
+    double of_bound = 1, of_exact = 0, constant = 0;
+  };
+
+  /// Writes the bound of every stored entry. `exact` holds |exact| rounded up, one value for a per-row output; all arrays
+  /// have `n` entries. Scalars and arrays are the row's quantities in signature order.
   void evaluate(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
-                const std::vector<double>& exact, std::vector<double>& result) const;
+                const std::vector<double>& exact, const Store& store, std::vector<double>& result) const;
   /// Bound of |sum of the row|; `total` is the sum of |exact| rounded up.
   double evaluate_sum(std::size_t n, const std::vector<double>& scalars, double total) const;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "oracle/ulp.hpp"
@@ -38,6 +39,7 @@ struct Scan {
   double exceeded_ratio = 0;
   PairSum sum;
   bool known = true, all_finite = true, any_value = false;
+  bool screened = false;   // an ordinary row, whose records have no place yet
   bool all_tiny = true;    // certainly zero, as far as the format can tell
   bool maybe_zero = true;  // every entry's enclosure contains zero
 };
@@ -99,67 +101,139 @@ void scan_entry(Format format, double computed, const N& exact, double bound, st
   if (computed != 0 && scan.nonzero < 0) scan.nonzero = j;
 }
 
-/// The Ball form of the same, branch-light: it runs over every entry of a campaign. The gap is the spacing at
-/// |mid| + rad, a power of two read off the exponent.
-void scan_entry(Format format, double computed, const Ball& exact, double bound, std::int64_t j, double subnormal,
-                double inverse_precision, Scan& scan) {
-  const double difference = computed - exact.mid;
-  const double error_high = (std::fabs(difference) + exact.rad) * (1 + 0x1p-50);
-  if (!(error_high < infinity)) [[unlikely]] {
-    if (std::isfinite(computed) && !is_special(exact)) scan.known = false, scan.all_finite = false;
-    else scan_special(format, computed, exact, j, scan);
-    return;
+// These vectors never cross a translation unit.
+#pragma GCC diagnostic ignored "-Wpsabi"
+Lanes absolute(const Lanes& x) { return x < 0 ? -x : x; }
+Lanes larger(const Lanes& a, const Lanes& b) { return a > b ? a : b; }
+
+/// The gap at a magnitude is a power of two read off its exponent, and so is the inverse of the gap.
+struct Spacing {
+  double precision, subnormal;
+  explicit Spacing(Format format)
+      : precision(power_of_two(1 - traits(format).precision)), subnormal(is_floating(format) ? smallest_subnormal(format) : 1.0) {}
+  Lanes inverse_at(const Lanes& size) const {
+    const Lanes binade = (Lanes)((LaneMask)size & 0x7ff0000000000000) * precision;
+    return (Lanes)(0x7fe0000000000000 - (LaneMask)larger(binade, Lanes{} + subnormal));
   }
-  const double size = std::fabs(exact.mid) + exact.rad;
-  const double binade = std::bit_cast<double>(std::bit_cast<std::uint64_t>(size) & 0x7ff0000000000000u);
-  double spacing = binade * inverse_precision;
-  if (spacing < subnormal) spacing = subnormal;
-  const double error_low = (std::fabs(difference) - exact.rad) * (1 - 0x1p-50);
-  if (error_low > scan.ulp * spacing) scan.ulp = error_low / spacing, scan.ulp_index = j;
-  if (error_low > scan.ratio * bound) scan.ratio = error_low / bound, scan.ratio_index = j;
-  const bool tiny = size <= known_fraction * subnormal;
-  if (error_high > bound) [[unlikely]] {
-    if (error_low > bound) {
-      if (error_low > scan.exceeded_ratio * bound) scan.exceeded_ratio = error_low / bound, scan.exceeded = j;
-    } else if (!tiny && !(exact.rad <= known_fraction * spacing)) {
-      scan.known = false;
+};
+
+/// Four entries of a row, zeros behind its end.
+struct RowLanes {
+  Lanes computed, mid, rad, bound;
+  RowLanes(const std::vector<double>& x, const BallArray& exact, const std::vector<double>& bounds, std::size_t j) {
+    const std::size_t bytes = std::min(lane_count, exact.size() - j) * sizeof(double);
+    const auto take = [&](const double* from, Lanes& to) {
+      to = Lanes{};
+      if (bytes == sizeof(Lanes)) load(from + j, to);
+      else std::memcpy(&to, from + j, bytes);
+    };
+    take(x.data(), computed), take(exact.mid(), mid), take(exact.rad(), rad), take(bounds.data(), bound);
+  }
+  Lanes size() const { return absolute(mid) + rad; }
+  Lanes error_low() const { return (absolute(computed - mid) - rad) * (1 - 0x1p-50); }
+};
+
+/// The same for an ordinary row: finite numbers, every error certainly within its bound, not all zero. Returns false for
+/// any other row. Finds the size of records, not their places.
+bool screen_row(Format format, const std::vector<double>& computed, const BallArray& exact, const std::vector<double>& bounds,
+                Scan& scan) {
+  const Spacing spacing(format);
+  Lanes ulp{}, ratio{}, signed_sum{}, total{}, bound_total{}, high{}, low{};
+  LaneMask ordinary = LaneMask{} - 1, values{}, sizable{}, certain{}, nonzero{};
+  for (std::size_t j = 0; j < exact.size(); j += lane_count) {
+    const RowLanes row(computed, exact, bounds, j);
+    const Lanes difference = row.computed - row.mid, size = row.size(), inverse = spacing.inverse_at(size);
+    const Lanes error_high = (absolute(difference) + row.rad) * (1 + 0x1p-50), error_low = row.error_low();
+    ordinary &= (error_high <= row.bound) & (error_high < infinity);
+    ulp = larger(error_low * inverse, ulp);
+    const Lanes share = error_low / row.bound;
+    ratio = error_low > 0 ? larger(share, ratio) : ratio;
+    signed_sum += difference * inverse;
+    total += size;
+    bound_total += row.bound;
+    const Lanes sum = high + row.computed, part = sum - high;
+    low += (high - (sum - part)) + (row.computed - part);
+    high = sum;
+    values |= row.mid != 0;
+    sizable |= size > known_fraction * spacing.subnormal;
+    certain |= absolute(row.mid) > row.rad;
+    nonzero |= row.computed != 0;
+  }
+  const auto any = [](const LaneMask& mask) {
+    std::int64_t joint = 0;
+    for (std::size_t lane = 0; lane < lane_count; ++lane) joint |= mask[lane];
+    return joint != 0;
+  };
+  if (any(~ordinary)) return false;
+  scan.any_value = any(values);
+  scan.all_tiny = !any(sizable);
+  scan.maybe_zero = !any(certain);
+  if ((scan.maybe_zero || scan.all_tiny) && any(nonzero)) return false;
+  scan.screened = true;
+  for (std::size_t lane = 0; lane < lane_count; ++lane) {
+    scan.ulp = std::max(scan.ulp, ulp[lane]);
+    scan.ratio = std::max(scan.ratio, ratio[lane]);
+    scan.signed_sum += signed_sum[lane];
+    scan.total += total[lane];
+    scan.bound_total += bound_total[lane];
+    scan.sum.add(high[lane]);
+    scan.sum.add(low[lane]);
+  }
+  return true;
+}
+
+/// Where the records of a screened row lie.
+void place_records(Format format, const std::vector<double>& computed, const BallArray& exact,
+                   const std::vector<double>& bounds, Scan& scan) {
+  const Spacing spacing(format);
+  scan.ulp_index = scan.ratio_index = -1;
+  for (std::size_t j = 0; j < exact.size(); j += lane_count) {
+    const RowLanes row(computed, exact, bounds, j);
+    const Lanes error_low = row.error_low(), ulp = error_low * spacing.inverse_at(row.size()), ratio = error_low / row.bound;
+    for (std::size_t lane = 0; lane < std::min(lane_count, exact.size() - j); ++lane) {
+      const auto index = static_cast<std::int64_t>(j + lane);
+      if (scan.ulp_index < 0 && std::max(0.0, ulp[lane]) == scan.ulp) scan.ulp_index = index;
+      if (scan.ratio_index < 0 && (error_low[lane] > 0 ? ratio[lane] : 0) == scan.ratio) scan.ratio_index = index;
     }
   }
-  scan.signed_sum += difference / spacing;
-  scan.total += size;
-  scan.bound_total += bound;
-  scan.sum.add(computed);
-  scan.any_value |= exact.mid != 0;
-  scan.all_tiny &= tiny;
-  scan.maybe_zero &= std::fabs(exact.mid) <= exact.rad;
-  if (computed != 0 && scan.nonzero < 0) scan.nonzero = j;
 }
 
 template <class N>
-Scan scan_row(Format format, const std::vector<double>& computed, const std::vector<N>& exact,
-              const std::vector<double>& bounds) {
+Scan scan_row(Format format, const std::vector<double>& computed, const Array<N>& exact, const std::vector<double>& bounds) {
   Scan scan;
-  const double subnormal = is_floating(format) ? smallest_subnormal(format) : 1.0;
-  const double inverse_precision = power_of_two(1 - traits(format).precision);
-  for (std::size_t j = 0; j < exact.size(); ++j) {
-    if constexpr (std::is_same_v<N, Ball>)
-      scan_entry(format, computed[j], exact[j], bounds[j], static_cast<std::int64_t>(j), subnormal, inverse_precision, scan);
-    else
-      scan_entry(format, computed[j], exact[j], bounds[j], static_cast<std::int64_t>(j), subnormal, scan);
+  if constexpr (std::is_same_v<N, Ball>) {
+    bool ordinary = false;
+    on_widest_vectors([&] { ordinary = screen_row(format, computed, exact, bounds, scan); });
+    if (ordinary) return scan;
+    scan = Scan();
   }
+  const double subnormal = is_floating(format) ? smallest_subnormal(format) : 1.0;
+  for (std::size_t j = 0; j < exact.size(); ++j)
+    scan_entry<N>(format, computed[j], exact[j], bounds[j], static_cast<std::int64_t>(j), subnormal, scan);
   return scan;
-}
-
-void load_output(const Tensor& tensor, Shape shape, std::int64_t row, std::vector<double>& values) {
-  const RowAddress address = row_address(tensor, shape, row);
-  values.resize(static_cast<std::size_t>(address.count));
-  load_elements(address.first, tensor.format, address.stride, address.count, values.data());
 }
 
 template <class N>
 void magnitudes(const std::vector<N>& values, std::vector<double>& upper) {
   upper.resize(values.size());
   for (std::size_t j = 0; j < values.size(); ++j) upper[j] = is_special(values[j]) ? 0.0 : magnitude_upper(values[j]);
+}
+void magnitudes(const BallArray& values, std::vector<double>& upper) {
+  upper.resize(values.size());
+  const double *mid = values.mid(), *rad = values.rad();
+  double* to = upper.data();
+  on_widest_vectors([&] {
+    each(values.size(), [&](std::size_t j) {
+      const double size = (std::fabs(mid[j]) + rad[j]) * Ball::outward;
+      to[j] = size < infinity || rad[j] != 0 ? size : 0;  // 0 for the special constants
+    });
+  });
+}
+
+void load_output(const Tensor& tensor, Shape shape, std::int64_t row, std::vector<double>& values) {
+  const RowAddress address = row_address(tensor, shape, row);
+  values.resize(static_cast<std::size_t>(address.count));
+  load_elements(address.first, tensor.format, address.stride, address.count, values.data());
 }
 
 void take_maximum(double value, int output, std::int64_t row, IndexedMaximum& maximum) {
@@ -206,6 +280,7 @@ Judge::Judge(const OperatorReference& reference, const Kernel& kernel, Format st
     offered_[i] = kernel.offers(outputs[i].name);
     formats_[i] = element_format(outputs[i].element, storage);
     bounds_.push_back(find_bound(signature(), static_cast<int>(i), contract_, storage));
+    stores_[i] = store_of(static_cast<int>(i));
   }
 }
 Judge::~Judge() = default;
@@ -226,20 +301,18 @@ double Judge::store_bound(int output, double exact, double bound) const {
   return bound * (1 + 0x1p-50);
 }
 
-void Judge::add_store(int output, const std::vector<double>& exact, std::vector<double>& bounds) const {
-  // store_bound is affine in bound and magnitude: two roundings (1 + v)(1 + w) - 1 of each, and a constant.
+/// store_bound is affine in bound and magnitude: two roundings (1 + v)(1 + w) - 1 of each, and a constant.
+Bound::Store Judge::store_of(int output) const {
   const double at_zero = store_bound(output, 0, 0);
   const double of_bound = store_bound(output, 0, 1) - at_zero, of_exact = store_bound(output, 1, 0) - at_zero;
-  constexpr double outward = 1 + 0x1p-50;  // the two differences above may have lost an ulp of 1
-  const double slope_bound = of_bound * outward, slope_exact = is_floating(format_of(output)) ? of_exact * outward + 0x1p-52 * of_exact : 0;
-  for (std::size_t j = 0; j < bounds.size(); ++j)
-    bounds[j] = (bounds[j] * slope_bound + exact[j] * slope_exact + at_zero) * outward;
+  constexpr double outward = 1 + 0x1p-50;  // the two differences may have lost an ulp of 1
+  return {of_bound * outward, is_floating(format_of(output)) ? of_exact * outward + 0x1p-52 * of_exact : 0, at_zero};
 }
 
 void Judge::entry_bounds(int output, std::size_t n, const std::vector<double>& scalars,
                          const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
-                         std::vector<double>& bounds) const {
-  bounds_[static_cast<std::size_t>(output)].evaluate(n, scalars, arrays, exact, bounds);
+                         std::vector<double>& bounds, const Bound::Store& store) const {
+  bounds_[static_cast<std::size_t>(output)].evaluate(n, scalars, arrays, exact, store, bounds);
 }
 
 template <class N>
@@ -254,16 +327,19 @@ bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outpu
     const int output = static_cast<int>(i);
     if (!offered(output)) continue;
     magnitudes(values.out[i], exact);
-    entry_bounds(output, n, values.scalars, values.arrays, exact, bounds);
-    if (reducing(evaluator, specs[i])) {
+    const bool is_reduced = reducing(evaluator, specs[i]);
+    entry_bounds(output, n, values.scalars, values.arrays, exact, bounds, is_reduced ? Bound::Store() : stores_[i]);
+    if (is_reduced) {
       // The row's term, rounded to the row's type; the reduction is judged once for the case.
       const Format type = accumulator_of(storage_);
       row_bounds.push_back(bounds[0] + (type == contract_.accumulator ? 0 : unit_roundoff(type) * (exact[0] + bounds[0]) + smallest_subnormal(type)));
       continue;
     }
-    add_store(output, exact, bounds);
     load_output(outputs[i], specs[i].shape, row, computed);
-    scans[i] = scan_row(format_of(output), computed, values.out[i], bounds);
+    scans[i] = scan_row<N>(format_of(output), computed, values.out[i], bounds);
+    if constexpr (std::is_same_v<N, Ball>)
+      if (scans[i].screened && (scans[i].ulp > result.outputs[i].ulp || scans[i].ratio > result.outputs[i].ratio))
+        place_records(format_of(output), computed, values.out[i], bounds, scans[i]);
     const bool open_zero = specs[i].marks & exact_zero && scans[i].maybe_zero && !scans[i].all_tiny && scans[i].nonzero >= 0;
     if ((!scans[i].known || open_zero) && !last_tier) return false;
     sum_bounds[i] = scans[i].bound_total;
@@ -324,7 +400,9 @@ bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outpu
 template <class N>
 bool Judge::judge_reduced(CaseEvaluator& evaluator, const Tensor& output, int index, const N& total, double total_bound,
                           CaseJudgement& result) const {
-  std::vector<N> exact{total};
+  Array<N> exact;
+  exact.resize(1);
+  exact[0] = total;
   std::vector<double> computed{output.get(0)}, upper;
   magnitudes(exact, upper);
   const double rows = static_cast<double>(evaluator.rows());
@@ -333,7 +411,7 @@ bool Judge::judge_reduced(CaseEvaluator& evaluator, const Tensor& output, int in
   const Format out = format_of(index);
   if (out != Format::f64) bound += unit_roundoff(out) * (upper[0] + bound) + 0.5 * smallest_subnormal(out);
   const std::vector<double> bounds{bound};
-  const Scan scan = scan_row(out, computed, exact, bounds);
+  const Scan scan = scan_row<N>(out, computed, exact, bounds);
   if (!scan.known) return false;
   OutputRecord& record = result.outputs[static_cast<std::size_t>(index)];
   record = {scan.ulp, scan.ratio, 0, 0, 0, 0, scan.signed_sum, 1};
@@ -455,7 +533,7 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
         evaluator.row(r, values);
         total.add(values.out[static_cast<std::size_t>(output)][0]);
         magnitudes(values.out[static_cast<std::size_t>(output)], upper);
-        entry_bounds(output, evaluator.classes(), values.scalars, values.arrays, upper, bounds);
+        entry_bounds(output, evaluator.classes(), values.scalars, values.arrays, upper, bounds, {});
         bound += store_bound(output, upper[0], bounds[0]);
       }
       exact = total.value(evaluator);
@@ -467,7 +545,7 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
       evaluator.row(row, values);
       exact = values.out[static_cast<std::size_t>(output)][static_cast<std::size_t>(index)];
       magnitudes(values.out[static_cast<std::size_t>(output)], upper);
-      entry_bounds(output, evaluator.classes(), values.scalars, values.arrays, upper, bounds);
+      entry_bounds(output, evaluator.classes(), values.scalars, values.arrays, upper, bounds, {});
       result.bound = store_bound(output, upper[static_cast<std::size_t>(index)], bounds[static_cast<std::size_t>(index)]);
     }
     result.exact_value = midpoint_hint(exact);
@@ -523,7 +601,7 @@ SumMeasurement Judge::measure_sum(const Case& input, const std::vector<Tensor>& 
   values.want_quantities = true;
   evaluator.row(row, values);
   magnitudes(values.out[i], upper);
-  entry_bounds(output, n, values.scalars, values.arrays, upper, bounds);
+  entry_bounds(output, n, values.scalars, values.arrays, upper, bounds, {});
   double total = 0;
   bool all_zero = true;
   for (std::size_t j = 0; j < upper.size(); ++j) {

@@ -100,10 +100,10 @@ class Judge {
                      CaseJudgement& result) const;
   void entry_bounds(int output, std::size_t n, const std::vector<double>& scalars,
                     const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
-                    std::vector<double>& bounds) const;
+                    std::vector<double>& bounds, const Bound::Store& store) const;
   bool offered(int output) const { return offered_[static_cast<std::size_t>(output)]; }
   Format format_of(int output) const { return formats_[static_cast<std::size_t>(output)]; }
-  void add_store(int output, const std::vector<double>& exact, std::vector<double>& bounds) const;
+  Bound::Store store_of(int output) const;
   double store_bound(int output, double exact, double bound) const;
 
   const OperatorReference& reference_;
@@ -112,6 +112,7 @@ class Judge {
   std::array<bool, max_outputs> offered_{};
   std::array<Format, max_outputs> formats_{};
   std::vector<Bound> bounds_;
+  std::array<Bound::Store, max_outputs> stores_;
 };
 
 }  // namespace sumzero

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "reference/number/arb.hpp"
-#include "reference/number/ball.hpp"
+#include "reference/number/array.hpp"
 #include "reference/number/enclosure.hpp"
 #include "reference/operator.hpp"
 
@@ -18,7 +18,7 @@ namespace sumzero {
 /// reducing case is the row's own term, before upstream and denominator.
 template <class N>
 struct RowValues {
-  std::array<std::vector<N>, max_outputs> out;
+  std::array<Array<N>, max_outputs> out;
   std::vector<double> scalars;              ///< upper bounds of the signature's quantities
   std::vector<std::vector<double>> arrays;  ///< upper bounds, per class
   bool want_quantities = false;
@@ -35,9 +35,10 @@ struct RowProblem {
   RowValues<N>* values = nullptr;
 
   bool has(std::size_t input) const { return in[input] != nullptr; }
-  std::vector<N>& out(std::size_t index) { return values->out[index]; }
+  Array<N>& out(std::size_t index) { return values->out[index]; }
   void fill(std::size_t index, double constant) {
-    for (N& entry : values->out[index]) entry = N(constant);
+    Array<N>& entries = values->out[index];
+    for (std::size_t j = 0; j < entries.size(); ++j) entries[j] = N(constant);
   }
   bool wants_quantities() const { return values->want_quantities; }
   void scalar(std::size_t slot, double upper) { values->scalars[slot] = upper; }

@@ -10,7 +10,7 @@ template <class Operator>
 class ReferenceOf final : public OperatorReference {
  public:
   ReferenceOf() { signature_ = Operator::signature(); }
-  void row(RowProblem<Ball>& problem) const override { Operator::row(problem); }
+  void row(RowProblem<Ball>& problem) const override { on_widest_vectors([&]() { Operator::row(problem); }); }
   void row(RowProblem<Enclosure>& problem) const override { Operator::row(problem); }
   void row(RowProblem<Arb>& problem) const override { Operator::row(problem); }
 };

@@ -44,8 +44,8 @@ struct CrossEntropy {
 
   template <class N>
   static void row(RowProblem<N>& problem) {
-    thread_local TailState<N> state;
-    thread_local std::vector<N> hard;
+    TailState<N>& state = thread_scratch<TailState<N>>();
+    Array<N>& hard = thread_scratch<Array<N>>();
     const std::size_t n = problem.n;
     const std::size_t t = static_cast<std::size_t>(problem.label);
     const double* weight = problem.in[2];
@@ -56,13 +56,13 @@ struct CrossEntropy {
 
     const bool target_dead = state.is_dead(t);
     hard.resize(n);
-    for (std::size_t j = 0; j < n; ++j) hard[j] = state.p(j);
+    each(n, [&](std::size_t j) { hard[j] = state.p(j); });
     if (target_dead) hard[t] = N(-1.0);
     else if (t == state.k) hard[t] = -(state.r / state.s);
     else hard[t] = -((N(1.0) + others(state, t)) / state.s);
 
     // loss: every term is non-negative.
-    std::vector<N>& loss = problem.out(0);
+    Array<N>& loss = problem.out(0);
     const double infinity = std::numeric_limits<double>::infinity();
     if ((target_dead && a < 1 && w(t) > 0)) loss[0] = N(infinity);
     else loss[0] = target_dead ? N(0.0) : (N(1.0) - N(a)) * N(w(t)) * (state.log_s - state.d[t]);
@@ -78,13 +78,18 @@ struct CrossEntropy {
     N weight_sum(static_cast<double>(n));
     if (weight && a > 0) weight_sum = sum_of<N>(n, [&](std::size_t j) { return N(w(j)); });
 
-    std::vector<N>& gx = problem.out(1);
+    Array<N>& gx = problem.out(1);
     const N hard_part = (N(1.0) - N(a)) * N(w(t));
     const N smooth_part = N(a) / N(static_cast<double>(n));
-    for (std::size_t j = 0; j < n; ++j) {
-      N g = a == 0 ? (weight ? N(w(t)) * hard[j] : hard[j]) : hard_part * hard[j];
-      if (a > 0) g = g + smooth_part * (state.p(j) * weight_sum - N(w(j)));
-      gx[j] = problem.factor * g;
+    const N factor = problem.factor, target_weight(w(t));
+    if (a > 0) {
+      each(n, [&](std::size_t j) {
+        gx[j] = factor * (hard_part * hard[j] + smooth_part * (state.p(j) * weight_sum - N(w(j))));
+      });
+    } else if (weight) {
+      each(n, [&](std::size_t j) { gx[j] = factor * (target_weight * hard[j]); });
+    } else {
+      each(n, [&](std::size_t j) { gx[j] = factor * hard[j]; });
     }
     if (is_special(problem.factor)) problem.fill(1, std::nan(""));
     if (!problem.wants_quantities()) return;
@@ -94,11 +99,13 @@ struct CrossEntropy {
     problem.scalar(6, a > 0);
     problem.scalar(7, w(t));
     problem.scalar(8, magnitude_upper(weight_sum));
-    for (std::size_t j = 0; j < n; ++j) {
-      problem.array(2)[j] = j == t ? magnitude_upper(hard[j]) : 0;
-      problem.array(3)[j] = j == t ? 0 : magnitude_upper(hard[j]);
-      problem.array(4)[j] = w(j);
-    }
+    std::vector<double>&target = problem.array(2), &others = problem.array(3), &class_weight = problem.array(4);
+    each(n, [&](std::size_t j) {
+      target[j] = 0;
+      others[j] = magnitude_upper(hard[j]);
+      class_weight[j] = w(j);
+    });
+    std::swap(target[t], others[t]);
   }
 
  private:

@@ -18,11 +18,11 @@ namespace sumzero {
 template <class N>
 struct Divergence {
   TailState<N> base, other;
-  std::vector<N> b, o;           ///< probabilities
-  std::vector<N> shift;          ///< d_i; unset where either is dead
-  std::vector<N> difference;     ///< o - b
-  std::vector<N> centred;        ///< x_i; unset where the base is dead
-  std::vector<N> log_ratio;      ///< log o - log b; unset where either is dead
+  Array<N> b, o;                 ///< probabilities
+  Array<N> shift;                ///< d_i; unset where either is dead
+  Array<N> difference;           ///< o - b
+  Array<N> centred;              ///< x_i; unset where the base is dead
+  Array<N> log_ratio;            ///< log o - log b; unset where either is dead
   N kl{0.0};
   bool irregular = false;        ///< NaN, +inf or no live entry on either side
   bool infinite = false;         ///< the other is dead where the base is live
@@ -95,11 +95,15 @@ void divergence(const double* base, const double* other, std::size_t n, double t
 ///            loss_factor, gradient_factor (factor times T or 1/T)
 ///   arrays:  b, o, dz = |base_j - base_k|/T, dzo likewise of the other, d = |d_j|, dpos = max(d_j, 0), w = |expm1(d_j)|,
 ///            h = |log o_j - log b_j|, phi = b phi2(h), em = b |expm1(h)|, lo = |log o|, lb = |log b|, at_k
-inline std::vector<std::string> divergence_scalars() {
-  return {"live", "near", "far", "inv_d", "log_d", "other_tail", "base_tail", "loss_factor", "gradient_factor"};
+inline const std::vector<std::string>& divergence_scalars() {
+  static const std::vector<std::string> names = {"live",       "near",      "far",         "inv_d",          "log_d",
+                                                 "other_tail", "base_tail", "loss_factor", "gradient_factor"};
+  return names;
 }
-inline std::vector<std::string> divergence_arrays() {
-  return {"b", "o", "dz", "dzo", "d", "dpos", "w", "h_ratio", "phi", "em", "lo", "lb", "at_k"};
+inline const std::vector<std::string>& divergence_arrays() {
+  static const std::vector<std::string> names = {"b", "o",       "dz",  "dzo", "d",  "dpos", "w",
+                                                 "h_ratio", "phi", "em",  "lo", "lb",   "at_k"};
+  return names;
 }
 
 template <class N>

@@ -25,8 +25,8 @@ struct GeneralisedJsd {
 
   template <class N>
   static void row(RowProblem<N>& problem) {
-    thread_local Divergence<N> row;
-    thread_local std::vector<N> a, b;
+    Divergence<N>& row = thread_scratch<Divergence<N>>();
+    auto& [a, b] = thread_scratch<std::array<Array<N>, 2>>();
     const std::size_t n = problem.n;
     divergence<N>(problem.in[1], problem.in[0], n, problem.attribute[0], row);
     if (row.irregular) {
@@ -35,7 +35,7 @@ struct GeneralisedJsd {
     }
     const TemperatureFactors<N> factors(problem.attribute);
     const N beta(problem.attribute[3]), rest = N(1.0) - beta;
-    const std::vector<N>&q = row.b, &p = row.o;
+    const Array<N>&q = row.b, &p = row.o;
     a.resize(n);
     b.resize(n);
     const auto dead_q = [&](std::size_t j) { return row.base.is_dead(j); };
@@ -85,7 +85,7 @@ struct GeneralisedJsd {
 
  private:
   template <class N>
-  static void quantities(const Divergence<N>& row, const std::vector<N>& a, const std::vector<N>& b,
+  static void quantities(const Divergence<N>& row, const Array<N>& a, const Array<N>& b,
                          RowProblem<N>& problem) {
     constexpr double outward = 1 + 0x1p-40;
     const double beta = problem.attribute[3], rest = 1 - beta;

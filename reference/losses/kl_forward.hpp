@@ -13,7 +13,7 @@ struct KlForward {
   }
   template <class N>
   static void row(RowProblem<N>& problem) {
-    thread_local Divergence<N> row;
+    Divergence<N>& row = thread_scratch<Divergence<N>>();
     divergence<N>(problem.in[1], problem.in[0], problem.n, problem.attribute[0], row);
     write_kl(row, problem, 1, 2);
   }

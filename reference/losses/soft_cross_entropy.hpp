@@ -32,7 +32,7 @@ struct SoftCrossEntropy {
 
   template <class N>
   static void row(RowProblem<N>& problem) {
-    thread_local TailState<N> state;
+    TailState<N>& state = thread_scratch<TailState<N>>();
     const std::size_t n = problem.n;
     const double infinity = std::numeric_limits<double>::infinity();
     const double* q = problem.in[1];

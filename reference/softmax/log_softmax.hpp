@@ -32,24 +32,25 @@ struct LogSoftmax {
 
   template <class N>
   static void row(RowProblem<N>& problem) {
-    thread_local TailState<N> state;
+    TailState<N>& state = thread_scratch<TailState<N>>();
     const std::size_t n = problem.n;
     const double* g = problem.in[1];
     tail_state<N>(problem.in[0], n, state);
     const auto upstream = [&](std::size_t j) { return g ? g[j] : 0.0; };
     if (state.row_class != RowClass::regular) return irregular(state, problem, upstream);
 
-    std::vector<N>& logp = problem.out(0);
-    for (std::size_t j = 0; j < n; ++j)
+    Array<N>& logp = problem.out(0);
+    each(n, [&](std::size_t j) {
       logp[j] = state.is_dead(j) ? N(-std::numeric_limits<double>::infinity()) : state.log_p(j);
+    });
     if (!g) problem.fill(1, 0.0);
     else {
-      std::vector<N>& gx = problem.out(1);
+      Array<N>& gx = problem.out(1);
       const N others =
           sum_except<N>(n, state.k, [&](std::size_t j) { return state.is_dead(j) ? N(0.0) : N(g[j]); });
       const N total = others + N(g[state.k]);
       const N scaled = total * state.inverse_s;  // G / s, so that p_j G = e_j (G / s)
-      for (std::size_t j = 0; j < n; ++j) gx[j] = state.is_dead(j) ? N(0.0) : N(g[j]) - state.e[j] * scaled;
+      each(n, [&](std::size_t j) { gx[j] = state.is_dead(j) ? N(0.0) : N(g[j]) - state.e[j] * scaled; });
       gx[state.k] = (N(g[state.k]) * state.r - others) / state.s;  // p_k = 1/s
     }
     if (problem.wants_quantities()) quantities(state, problem, upstream);
@@ -80,19 +81,17 @@ struct LogSoftmax {
   template <class N, class Upstream>
   static void quantities(const TailState<N>& state, RowProblem<N>& problem, Upstream g) {
     tail_quantities(state, problem);
-    double total = 0;
-    for (std::size_t j = 0; j < problem.n; ++j) total += state.is_dead(j) ? 0 : std::fabs(g(j));
-    total *= 1 + 0x1p-20;  // n additions in double, n 2^-53 < 2^-20
+    const double total = magnitude_upper(sum_of<Ball>(problem.n, [&](std::size_t j) {
+      return Ball(state.is_dead(j) ? 0.0 : std::fabs(g(j)));
+    }));
     const double largest = std::fabs(g(state.k));
     const double others = std::max(0.0, total - largest) + total * 0x1p-50;
     problem.scalar(4, others);
     problem.scalar(5, total);
     std::vector<double>& keep = problem.array(2);
     std::vector<double>& give = problem.array(3);
-    for (std::size_t j = 0; j < problem.n; ++j) {
-      keep[j] = 0;
-      give[j] = total;
-    }
+    std::fill(keep.begin(), keep.end(), 0.0);
+    std::fill(give.begin(), give.end(), total);
     const double tail_share = std::min(1.0, magnitude_upper(state.r / state.s));
     keep[state.k] = largest * tail_share * (1 + 0x1p-50);
     give[state.k] = others;

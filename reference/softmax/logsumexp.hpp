@@ -25,13 +25,14 @@ struct LogSumExp {
 
   template <class N>
   static void row(RowProblem<N>& problem) {
-    thread_local TailState<N> state;
+    TailState<N>& state = thread_scratch<TailState<N>>();
     const double* x = problem.in[0];
     const double g = problem.in[1] ? *problem.in[1] : 0.0;
     tail_state<N>(x, problem.n, state);
     if (state.row_class == RowClass::regular) {
       problem.out(0)[0] = N(x[state.k]) + state.log_s;
-      for (std::size_t j = 0; j < problem.n; ++j) problem.out(1)[j] = N(g) * state.p(j);
+      Array<N>& gx = problem.out(1);
+      each(problem.n, [&](std::size_t j) { gx[j] = N(g) * state.p(j); });
       if (problem.wants_quantities()) {
         tail_quantities(state, problem);
         problem.scalar(4, std::fabs(g));

@@ -33,7 +33,7 @@ struct ScaledMaskedSoftmax {
 
   template <class N>
   static void row(RowProblem<N>& problem) {
-    thread_local TailState<N> state;
+    TailState<N>& state = thread_scratch<TailState<N>>();
     const std::size_t n = problem.n;
     const double* x = problem.in[0];
     const double* bias = problem.in[1];
@@ -54,12 +54,13 @@ struct ScaledMaskedSoftmax {
     if (state.row_class != RowClass::regular) return irregular_softmax(state, problem, 1);
 
     write_softmax(state, problem, g);
-    std::vector<N>& gx = problem.out(1);
-    std::vector<N>& gbias = problem.out(2);
-    for (std::size_t j = 0; j < n; ++j) {
-      gbias[j] = gx[j];
-      gx[j] = exact_scale * gx[j];
-    }
+    Array<N>& gx = problem.out(1);
+    Array<N>& gbias = problem.out(2);
+    each(n, [&](std::size_t j) {
+      const N gs = gx[j];
+      gbias[j] = gs;
+      gx[j] = exact_scale * gs;
+    });
     problem.out(3)[0] = sum_of<N>(n, [&](std::size_t j) {
       return state.is_dead(j) ? N(0.0) : gbias[j] * N(x[j]);
     });

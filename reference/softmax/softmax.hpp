@@ -14,11 +14,11 @@ namespace sumzero {
 
 /// VJP of a softmax row with tail state `state`, probabilities p and upstream g.
 template <class N>
-void softmax_vjp(const TailState<N>& state, const std::vector<N>& p, const double* g, std::vector<N>& gx) {
+void softmax_vjp(const TailState<N>& state, const Array<N>& p, const double* g, Array<N>& gx) {
   const std::size_t n = p.size();
   const N g_k(g[state.k]);
   const N q = sum_except<N>(n, state.k, [&](std::size_t j) { return p[j] * (N(g[j]) - g_k); });
-  for (std::size_t j = 0; j < n; ++j) gx[j] = state.is_dead(j) ? N(0.0) : p[j] * ((N(g[j]) - g_k) - q);
+  each(n, [&](std::size_t j) { gx[j] = state.is_dead(j) ? N(0.0) : p[j] * ((N(g[j]) - g_k) - q); });
 }
 
 /// Scalars c_max, pc, pcd and the array c of the VJP bound T7, in double precision rounded up.
@@ -28,24 +28,22 @@ void softmax_vjp_quantities(const State& state, const double* g, Problem& proble
   const std::vector<double>& d = problem.array(0);
   const std::vector<double>& p = problem.array(1);
   std::vector<double>& c = problem.array(array);
-  double c_max = 0, pc = 0, pcd = 0;
-  for (std::size_t j = 0; j < problem.n; ++j) {
-    c[j] = state.is_dead(j) ? 0 : std::fabs(g[j] - g[state.k]) * (1 + 0x1p-50);
-    c_max = std::max(c_max, c[j]);
-    pc += p[j] * c[j];
-    pcd += p[j] * c[j] * d[j];
-  }
-  // n additions and two products in double: n 2^-53 is far below 2^-20 for every n a row can have.
-  problem.scalar(slot, c_max);
-  problem.scalar(slot + 1, pc * (1 + 0x1p-20));
-  problem.scalar(slot + 2, pcd * (1 + 0x1p-20));
+  const std::size_t n = problem.n;
+  const double g_k = g[state.k];
+  each(n, [&](std::size_t j) { c[j] = state.is_dead(j) ? 0 : std::fabs(g[j] - g_k) * (1 + 0x1p-50); });
+  const auto total = [&](auto term) {
+    return magnitude_upper(sum_of<Ball>(n, [&](std::size_t j) { return Ball(term(j)); })) * (1 + 0x1p-50);
+  };
+  problem.scalar(slot, *std::max_element(c.begin(), c.end()));
+  problem.scalar(slot + 1, total([&](std::size_t j) { return p[j] * c[j]; }));
+  problem.scalar(slot + 2, total([&](std::size_t j) { return p[j] * c[j] * d[j]; }));
 }
 
 /// Outputs 0 = p and 1 = gx of a regular row, and the quantities of the bounds.
 template <class N>
 void write_softmax(const TailState<N>& state, RowProblem<N>& problem, const double* g) {
-  std::vector<N>& p = problem.out(0);
-  for (std::size_t j = 0; j < problem.n; ++j) p[j] = state.p(j);
+  Array<N>& p = problem.out(0);
+  each(problem.n, [&](std::size_t j) { p[j] = state.p(j); });
   if (g) softmax_vjp(state, p, g, problem.out(1));
   else problem.fill(1, 0.0);
   if (!problem.wants_quantities()) return;
@@ -85,7 +83,7 @@ struct Softmax {
 
   template <class N>
   static void row(RowProblem<N>& problem) {
-    thread_local TailState<N> state;
+    TailState<N>& state = thread_scratch<TailState<N>>();
     const double* g = problem.in[1];
     tail_state<N>(problem.in[0], problem.n, state);
     if (state.row_class != RowClass::regular) return irregular_softmax(state, problem, 0);

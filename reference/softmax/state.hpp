@@ -32,7 +32,7 @@ inline Signature state_signature(std::string name, std::string summary) {
 
 template <class N>
 void state_row(RowProblem<N>& problem) {
-  thread_local TailState<N> state;
+  TailState<N>& state = thread_scratch<TailState<N>>();
   const double* x = problem.in[0];
   const double gm = problem.in[1] ? *problem.in[1] : 0.0;
   const double gr = problem.in[2] ? *problem.in[2] : 0.0;
@@ -41,16 +41,19 @@ void state_row(RowProblem<N>& problem) {
   if (state.row_class == RowClass::regular) {
     problem.out(0)[0] = N(x[state.k]);
     problem.out(1)[0] = state.r;
-    for (std::size_t j = 0; j < problem.n; ++j)
-      problem.out(3)[j] = state.is_dead(j) ? N(0.0) : j == state.k ? N(gm) - N(gr) * state.r : N(gr) * state.e[j];
+    Array<N>& gx = problem.out(3);
+    each(problem.n, [&](std::size_t j) { gx[j] = state.is_dead(j) ? N(0.0) : N(gr) * state.e[j]; });
+    gx[state.k] = N(gm) - N(gr) * state.r;
     if (!problem.wants_quantities()) return;
     tail_quantities(state, problem);
     problem.scalar(4, std::fabs(gm));
     problem.scalar(5, std::fabs(gr));
-    for (std::size_t j = 0; j < problem.n; ++j) {
-      problem.array(2)[j] = j == state.k;
-      problem.array(3)[j] = state.is_dead(j) || j == state.k ? 0 : magnitude_upper(state.e[j]);
-    }
+    std::vector<double>&at_k = problem.array(2), &e = problem.array(3);
+    each(problem.n, [&](std::size_t j) {
+      at_k[j] = 0;
+      e[j] = state.is_dead(j) ? 0 : magnitude_upper(state.e[j]);
+    });
+    at_k[state.k] = 1, e[state.k] = 0;
     return;
   }
   const bool empty = state.row_class == RowClass::empty;

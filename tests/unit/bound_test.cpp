@@ -146,7 +146,7 @@ Comparison compare_all(double scale) {
             const Bound bound = find_bound(signature, static_cast<int>(i), contract, storage);
             const Definition definition(document, entry, signature, contract, storage, static_cast<int>(i), q);
             std::vector<double> result;
-            bound.evaluate(n, q.scalars, q.arrays, q.exact, result);
+            bound.evaluate(n, q.scalars, q.arrays, q.exact, {}, result);
             EXPECT_EQ(result.size(), q.exact.size());
             for (std::size_t j = 0; j < result.size(); ++j) compare(result[j] * scale, definition.at(entry["bound"], j), comparison);
             EXPECT_EQ(bound.has_sum_bound(), entry.contains("sum_bound"));
@@ -201,7 +201,7 @@ TEST(Bounds, FollowTheContract) {
   const Quantities q = random_quantities(signature, signature.outputs[0], 1000, 4);
   const auto value = [&](const Contract& contract) {
     std::vector<double> result;
-    find_bound(signature, 0, contract, Format::f32).evaluate(q.n, q.scalars, q.arrays, q.exact, result);
+    find_bound(signature, 0, contract, Format::f32).evaluate(q.n, q.scalars, q.arrays, q.exact, {}, result);
     double total = 0;
     for (const double entry : result) total += entry;
     return total;
