@@ -61,7 +61,7 @@ double parse_seconds(const std::string& text) {
 std::vector<Format> parse_formats(const std::string& text, const std::string& op, const std::string& kernel) {
   if (text == "all") {
     std::vector<Format> formats;
-    for (const Format format : {Format::f64, Format::f32, Format::bf16, Format::f16})
+    for (const Format format : floating_formats)
       for (const Kernel* candidate : Registry::global().kernels(op)) {
         const auto& aliases = candidate->aliases;
         if ((candidate->name == kernel || std::find(aliases.begin(), aliases.end(), kernel) != aliases.end()) &&
@@ -75,7 +75,7 @@ std::vector<Format> parse_formats(const std::string& text, const std::string& op
   }
   const std::optional<Format> format = format_named(text);
   if (!format || !is_floating(*format))
-    throw InvalidInput("unknown dtype '" + text + "'; known: f64, f32, bf16, f16, all");
+    throw InvalidInput(fmt::format("unknown dtype '{}'; known: {}, all", text, floating_format_names));
   return {*format};
 }
 
@@ -130,7 +130,7 @@ struct FuzzCommand {
   void add(CLI::App& app) {
     app.add_option("operator", options.op, "Operator, see `sumzero list`")->required();
     app.add_option("--kernel", options.kernel, "Kernel under test")->default_val("fast");
-    app.add_option("--dtype", dtype, "f64, f32, bf16, f16 or all")->capture_default_str();
+    app.add_option("--dtype", dtype, fmt::format("{} or all", floating_format_names))->capture_default_str();
     app.add_option("--time", time, "Time limit, for example 30s or 5m (default 10s)");
     app.add_option("--cases", cases, "Case limit")->check(CLI::PositiveNumber);
     app.add_option("--seed", options.seed, "Seed; the same seed gives the same cases")->capture_default_str();
@@ -373,7 +373,7 @@ Exit list(const std::string& json_path) {
     for (const Kernel* kernel : Registry::global().kernels(signature.name)) {
       std::string formats;
       nlohmann::json dtypes = nlohmann::json::array();
-      for (const Format format : {Format::f64, Format::f32, Format::bf16, Format::f16})
+      for (const Format format : floating_formats)
         if (kernel->supports(format)) {
           formats += (formats.empty() ? "" : " ") + std::string(name(format));
           dtypes.push_back(std::string(name(format)));
@@ -424,7 +424,7 @@ int run(int argc, char** argv) {
   compare_app->add_option("operator", compare_op, "Operator")->required();
   compare_app->add_option("--kernel", kernel_a, "First kernel")->required();
   compare_app->add_option("--with", kernel_b, "Second kernel")->required();
-  compare_app->add_option("--dtype", compare_dtype, "f64, f32, bf16 or f16")->capture_default_str();
+  compare_app->add_option("--dtype", compare_dtype, std::string(floating_format_names))->capture_default_str();
   compare_app->add_option("--cases", compare_cases, "Number of cases")->check(CLI::PositiveNumber)->capture_default_str();
   compare_app->add_option("--seed", compare_seed, "Seed")->capture_default_str();
 
@@ -464,7 +464,7 @@ int run(int argc, char** argv) {
   }
   if (*compare_app) {
     const std::vector<Format> formats = parse_formats(compare_dtype, compare_op, kernel_a);
-    if (formats.size() != 1) throw InvalidInput("compare takes one --dtype: f64, f32, bf16 or f16");
+    if (formats.size() != 1) throw InvalidInput(fmt::format("compare takes one --dtype: {}", floating_format_names));
     std::cout << compare(compare_op, kernel_a, kernel_b, formats[0], compare_seed, compare_cases);
     return static_cast<int>(Exit::pass);
   }

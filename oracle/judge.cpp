@@ -48,7 +48,7 @@ void scan_special(Format format, double computed, const N& exact, std::int64_t j
   scan.all_finite = false;
   if (is_special(exact)) {
     const double wanted = midpoint_hint(exact);
-    const bool matches = std::isnan(wanted) ? std::isnan(computed) : computed == wanted;
+    const bool matches = std::isnan(wanted) ? std::isnan(computed) : computed == round_to(format, wanted);
     if (!matches && scan.special < 0) scan.special = j;
     return;
   }
@@ -139,13 +139,23 @@ template <class N>
 Scan scan_row(Format format, const std::vector<double>& computed, const std::vector<N>& exact,
               const std::vector<double>& bounds) {
   Scan scan;
+  std::vector<N> targets;
+  if (saturates(format)) {
+    targets = exact;
+    for (std::size_t j = 0; j < exact.size(); ++j) {
+      targets[j] = attainable(format, exact[j]);
+      // Sums survive saturation as little as an overflow.
+      scan.all_finite = scan.all_finite && magnitude_upper(exact[j]) + bounds[j] < largest_finite(format);
+    }
+  }
+  const std::vector<N>& target = saturates(format) ? targets : exact;
   const double subnormal = is_floating(format) ? smallest_subnormal(format) : 1.0;
   const double inverse_precision = power_of_two(1 - traits(format).precision);
   for (std::size_t j = 0; j < exact.size(); ++j) {
     if constexpr (std::is_same_v<N, Ball>)
-      scan_entry(format, computed[j], exact[j], bounds[j], static_cast<std::int64_t>(j), subnormal, inverse_precision, scan);
+      scan_entry(format, computed[j], target[j], bounds[j], static_cast<std::int64_t>(j), subnormal, inverse_precision, scan);
     else
-      scan_entry(format, computed[j], exact[j], bounds[j], static_cast<std::int64_t>(j), subnormal, scan);
+      scan_entry(format, computed[j], target[j], bounds[j], static_cast<std::int64_t>(j), subnormal, scan);
   }
   return scan;
 }
@@ -233,7 +243,7 @@ void Judge::add_store(int output, const std::vector<double>& exact, std::vector<
   constexpr double outward = 1 + 0x1p-50;  // the two differences above may have lost an ulp of 1
   const double slope_bound = of_bound * outward, slope_exact = is_floating(format_of(output)) ? of_exact * outward + 0x1p-52 * of_exact : 0;
   for (std::size_t j = 0; j < bounds.size(); ++j)
-    bounds[j] = (bounds[j] * slope_bound + exact[j] * slope_exact + at_zero) * outward;
+    bounds[j] = (bounds[j] * slope_bound + stored_magnitude(format_of(output), exact[j]) * slope_exact + at_zero) * outward;
 }
 
 void Judge::entry_bounds(int output, std::size_t n, const std::vector<double>& scalars,
@@ -331,7 +341,7 @@ bool Judge::judge_reduced(CaseEvaluator& evaluator, const Tensor& output, int in
   // Pairwise sum of the rows in double and one division, then the store.
   double bound = total_bound * (1 + 0x1p-40) + upper[0] * (std::log2(rows) + 4) * 0x1p-53;
   const Format out = format_of(index);
-  if (out != Format::f64) bound += unit_roundoff(out) * (upper[0] + bound) + 0.5 * smallest_subnormal(out);
+  if (out != Format::f64) bound += unit_roundoff(out) * (stored_magnitude(out, upper[0]) + bound) + 0.5 * smallest_subnormal(out);
   const std::vector<double> bounds{bound};
   const Scan scan = scan_row(out, computed, exact, bounds);
   if (!scan.known) return false;
@@ -462,19 +472,20 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
       if (evaluator.reduction() == Reduction::mean && !evaluator.mean_over_nothing())
         bound /= magnitude_lower(evaluator.denominator<Ball>());
       const double size = is_special(exact) ? 0 : magnitude_upper(exact);
-      result.bound = bound + size * (unit_roundoff(format) + 0x1p-48) + subnormal;
+      result.bound = bound + stored_magnitude(format, size) * unit_roundoff(format) + size * 0x1p-48 + subnormal;
     } else {
       evaluator.row(row, values);
       exact = values.out[static_cast<std::size_t>(output)][static_cast<std::size_t>(index)];
       magnitudes(values.out[static_cast<std::size_t>(output)], upper);
       entry_bounds(output, evaluator.classes(), values.scalars, values.arrays, upper, bounds);
-      result.bound = store_bound(output, upper[static_cast<std::size_t>(index)], bounds[static_cast<std::size_t>(index)]);
+      result.bound = store_bound(output, stored_magnitude(format, upper[static_cast<std::size_t>(index)]), bounds[static_cast<std::size_t>(index)]);
     }
     result.exact_value = midpoint_hint(exact);
     if (is_special(exact)) {
       result.decided = true;
       result.exact = decimal(exact, 17);
-      const bool matches = std::isnan(result.exact_value) ? std::isnan(result.computed) : result.computed == result.exact_value;
+      const bool matches = std::isnan(result.exact_value) ? std::isnan(result.computed)
+                                                          : result.computed == round_to(format, result.exact_value);
       result.ulp = result.grid = result.bound_ratio = matches ? 0 : infinity;
       return result;
     }
@@ -495,7 +506,7 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
     if (std::isinf(result.computed)) {
       result.bound_ratio = rounds_to_infinity(format, high) ? 0 : infinity;
     } else {
-      const double absolute = magnitude_upper(Enclosure(result.computed) * Enclosure(factor) - lifted);
+      const double absolute = magnitude_upper(Enclosure(result.computed) * Enclosure(factor) - attainable(format, exact) * Enclosure(factor));
       result.bound_ratio = absolute == 0 ? 0 : absolute / (factor * result.bound);
     }
     return result;

@@ -77,7 +77,7 @@ double attribute_value(const Signature& signature, const std::string& attribute,
 
 Format format_from(const JsonValue& value) {
   if (const std::optional<Format> format = format_named(value.text())) return *format;
-  value.fail("unknown format; known: f64, f32, bf16, f16, bool, index");
+  value.fail("unknown format; known: " + std::string(floating_format_names) + ", bool, index");
 }
 
 std::vector<std::int64_t> integers(const JsonValue& value, std::int64_t minimum) {
