@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "fuzz/batch.hpp"
 #include "fuzz/bench.hpp"
 #include "fuzz/campaign.hpp"
 #include "fuzz/examine.hpp"
@@ -178,6 +179,49 @@ struct FuzzCommand {
       if (!outputs.quiet) std::cout << terminal_summary(reports.back()) << std::flush;
       if (interrupted) break;
     }
+    outputs.write(reports);
+    return worst_exit(reports);
+  }
+};
+
+struct GenerateCommand {
+  BatchOptions options;
+  std::string dtype = "f32", to;
+  void add(CLI::App& app) {
+    app.add_option("operator", options.op, "Operator, see `sumzero list`")->required();
+    app.add_option("--dtype", dtype, std::string(floating_format_names))->capture_default_str();
+    app.add_option("--cases", options.cases, "Number of cases")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--seed", options.seed, "Seed; the same seed gives the same cases")->capture_default_str();
+    app.add_option("-o", to, "Batch file: .safetensors or .npz")->required();
+  }
+  Exit run() {
+    const std::optional<Format> format = format_named(dtype);
+    if (!format || !is_floating(*format)) throw InvalidInput(fmt::format("unknown dtype '{}'; known: {}", dtype, floating_format_names));
+    options.format = *format;
+    generate_batch(options, to);
+    return Exit::pass;
+  }
+};
+
+struct CheckCommand {
+  CampaignOptions options;
+  std::string batch, results, contract, out;
+  Outputs outputs;
+  void add(CLI::App& app) {
+    app.add_option("batch", batch, "File that `sumzero generate` wrote")->required();
+    app.add_option("results", results, "File with the kernel's outputs, .safetensors or .npz")->required();
+    app.add_option("--contract", contract,
+                   "JSON file of what the kernel promises: accumulator, exp_error, log_error (in u), summation (unknown, sequential, "
+                   "pairwise), flush_to_zero; default: the accumulator of the dtype, exp and log within 2 u, unknown order");
+    app.add_option("--threads", options.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
+    app.add_option("--out", out, "Folder for report and witnesses");
+    outputs.add(app);
+  }
+  Exit run() {
+    if (!out.empty()) options.out = out;
+    options.stop = &interrupted;
+    const std::vector<Report> reports = {check_batch(batch, results, foreign_contract(batch_format(batch), contract), options)};
+    if (!outputs.quiet) std::cout << terminal_summary(reports.front()) << std::flush;
     outputs.write(reports);
     return worst_exit(reports);
   }
@@ -400,6 +444,12 @@ int run(int argc, char** argv) {
   FuzzCommand fuzz;
   CLI::App* fuzz_app = app.add_subcommand("fuzz", "Search for violations of bound and invariants");
   fuzz.add(*fuzz_app);
+  GenerateCommand generate;
+  CLI::App* generate_app = app.add_subcommand("generate", "Write a batch of cases for a kernel that runs elsewhere");
+  generate.add(*generate_app);
+  CheckCommand check;
+  CLI::App* check_app = app.add_subcommand("check", "Judge the outputs that come back for a batch");
+  check.add(*check_app);
   GateCommand gate_command;
   CLI::App* gate_app = app.add_subcommand("gate", "Judge reports against bounds, invariants and a baseline");
   gate_command.add(*gate_app);
@@ -453,6 +503,8 @@ int run(int argc, char** argv) {
   std::signal(SIGTERM, on_interrupt);
 
   if (*fuzz_app) return static_cast<int>(fuzz.run());
+  if (*generate_app) return static_cast<int>(generate.run());
+  if (*check_app) return static_cast<int>(check.run());
   if (*gate_app) return static_cast<int>(gate_command.run());
   if (*report_app) return static_cast<int>(report.run());
   if (*replay_app) return static_cast<int>(witness.replay());
