@@ -84,7 +84,7 @@ class Campaign {
   explicit Campaign(const CampaignOptions& options)
       : options_(options),
         reference_(Registry::global().operator_named(options.op)),
-        kernel_(Registry::global().kernel_named(options.op, options.kernel, options.format)),
+        kernel_(options.subject ? *options.subject : Registry::global().kernel_named(options.op, options.kernel, options.format)),
         examiner_(reference_, kernel_, options.format) {
     const Signature& signature = reference_.signature();
     report_.op = options.op;

@@ -13,6 +13,7 @@ namespace sumzero {
 
 struct CampaignOptions {
   std::string op, kernel;
+  const Kernel* subject = nullptr;      ///< judged instead of the registered kernel of that name
   Format format = Format::f32;
   std::optional<double> seconds;        ///< time limit
   std::optional<std::uint64_t> cases;   ///< case limit; without either: 10 seconds

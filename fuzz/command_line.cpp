@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "fuzz/batch.hpp"
 #include "fuzz/bench.hpp"
 #include "fuzz/campaign.hpp"
 #include "fuzz/examine.hpp"
@@ -61,7 +62,7 @@ double parse_seconds(const std::string& text) {
 std::vector<Format> parse_formats(const std::string& text, const std::string& op, const std::string& kernel) {
   if (text == "all") {
     std::vector<Format> formats;
-    for (const Format format : {Format::f64, Format::f32, Format::bf16, Format::f16})
+    for (const Format format : floating_formats)
       for (const Kernel* candidate : Registry::global().kernels(op)) {
         const auto& aliases = candidate->aliases;
         if ((candidate->name == kernel || std::find(aliases.begin(), aliases.end(), kernel) != aliases.end()) &&
@@ -75,7 +76,7 @@ std::vector<Format> parse_formats(const std::string& text, const std::string& op
   }
   const std::optional<Format> format = format_named(text);
   if (!format || !is_floating(*format))
-    throw InvalidInput("unknown dtype '" + text + "'; known: f64, f32, bf16, f16, all");
+    throw InvalidInput(fmt::format("unknown dtype '{}'; known: {}, all", text, floating_format_names));
   return {*format};
 }
 
@@ -130,7 +131,7 @@ struct FuzzCommand {
   void add(CLI::App& app) {
     app.add_option("operator", options.op, "Operator, see `sumzero list`")->required();
     app.add_option("--kernel", options.kernel, "Kernel under test")->default_val("fast");
-    app.add_option("--dtype", dtype, "f64, f32, bf16, f16 or all")->capture_default_str();
+    app.add_option("--dtype", dtype, fmt::format("{} or all", floating_format_names))->capture_default_str();
     app.add_option("--time", time, "Time limit, for example 30s or 5m (default 10s)");
     app.add_option("--cases", cases, "Case limit")->check(CLI::PositiveNumber);
     app.add_option("--seed", options.seed, "Seed; the same seed gives the same cases")->capture_default_str();
@@ -178,6 +179,49 @@ struct FuzzCommand {
       if (!outputs.quiet) std::cout << terminal_summary(reports.back()) << std::flush;
       if (interrupted) break;
     }
+    outputs.write(reports);
+    return worst_exit(reports);
+  }
+};
+
+struct GenerateCommand {
+  BatchOptions options;
+  std::string dtype = "f32", to;
+  void add(CLI::App& app) {
+    app.add_option("operator", options.op, "Operator, see `sumzero list`")->required();
+    app.add_option("--dtype", dtype, std::string(floating_format_names))->capture_default_str();
+    app.add_option("--cases", options.cases, "Number of cases")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--seed", options.seed, "Seed; the same seed gives the same cases")->capture_default_str();
+    app.add_option("-o", to, "Batch file: .safetensors or .npz")->required();
+  }
+  Exit run() {
+    const std::optional<Format> format = format_named(dtype);
+    if (!format || !is_floating(*format)) throw InvalidInput(fmt::format("unknown dtype '{}'; known: {}", dtype, floating_format_names));
+    options.format = *format;
+    generate_batch(options, to);
+    return Exit::pass;
+  }
+};
+
+struct CheckCommand {
+  CampaignOptions options;
+  std::string batch, results, contract, out;
+  Outputs outputs;
+  void add(CLI::App& app) {
+    app.add_option("batch", batch, "File that `sumzero generate` wrote")->required();
+    app.add_option("results", results, "File with the kernel's outputs, .safetensors or .npz")->required();
+    app.add_option("--contract", contract,
+                   "JSON file of what the kernel promises: accumulator, exp_error, log_error (in u), summation (unknown, sequential, "
+                   "pairwise), flush_to_zero; default: the accumulator of the dtype, exp and log within 2 u, unknown order");
+    app.add_option("--threads", options.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
+    app.add_option("--out", out, "Folder for report and witnesses");
+    outputs.add(app);
+  }
+  Exit run() {
+    if (!out.empty()) options.out = out;
+    options.stop = &interrupted;
+    const std::vector<Report> reports = {check_batch(batch, results, foreign_contract(batch_format(batch), contract), options)};
+    if (!outputs.quiet) std::cout << terminal_summary(reports.front()) << std::flush;
     outputs.write(reports);
     return worst_exit(reports);
   }
@@ -373,7 +417,7 @@ Exit list(const std::string& json_path) {
     for (const Kernel* kernel : Registry::global().kernels(signature.name)) {
       std::string formats;
       nlohmann::json dtypes = nlohmann::json::array();
-      for (const Format format : {Format::f64, Format::f32, Format::bf16, Format::f16})
+      for (const Format format : floating_formats)
         if (kernel->supports(format)) {
           formats += (formats.empty() ? "" : " ") + std::string(name(format));
           dtypes.push_back(std::string(name(format)));
@@ -400,6 +444,12 @@ int run(int argc, char** argv) {
   FuzzCommand fuzz;
   CLI::App* fuzz_app = app.add_subcommand("fuzz", "Search for violations of bound and invariants");
   fuzz.add(*fuzz_app);
+  GenerateCommand generate;
+  CLI::App* generate_app = app.add_subcommand("generate", "Write a batch of cases for a kernel that runs elsewhere");
+  generate.add(*generate_app);
+  CheckCommand check;
+  CLI::App* check_app = app.add_subcommand("check", "Judge the outputs that come back for a batch");
+  check.add(*check_app);
   GateCommand gate_command;
   CLI::App* gate_app = app.add_subcommand("gate", "Judge reports against bounds, invariants and a baseline");
   gate_command.add(*gate_app);
@@ -424,7 +474,7 @@ int run(int argc, char** argv) {
   compare_app->add_option("operator", compare_op, "Operator")->required();
   compare_app->add_option("--kernel", kernel_a, "First kernel")->required();
   compare_app->add_option("--with", kernel_b, "Second kernel")->required();
-  compare_app->add_option("--dtype", compare_dtype, "f64, f32, bf16 or f16")->capture_default_str();
+  compare_app->add_option("--dtype", compare_dtype, std::string(floating_format_names))->capture_default_str();
   compare_app->add_option("--cases", compare_cases, "Number of cases")->check(CLI::PositiveNumber)->capture_default_str();
   compare_app->add_option("--seed", compare_seed, "Seed")->capture_default_str();
 
@@ -453,6 +503,8 @@ int run(int argc, char** argv) {
   std::signal(SIGTERM, on_interrupt);
 
   if (*fuzz_app) return static_cast<int>(fuzz.run());
+  if (*generate_app) return static_cast<int>(generate.run());
+  if (*check_app) return static_cast<int>(check.run());
   if (*gate_app) return static_cast<int>(gate_command.run());
   if (*report_app) return static_cast<int>(report.run());
   if (*replay_app) return static_cast<int>(witness.replay());
@@ -464,7 +516,7 @@ int run(int argc, char** argv) {
   }
   if (*compare_app) {
     const std::vector<Format> formats = parse_formats(compare_dtype, compare_op, kernel_a);
-    if (formats.size() != 1) throw InvalidInput("compare takes one --dtype: f64, f32, bf16 or f16");
+    if (formats.size() != 1) throw InvalidInput(fmt::format("compare takes one --dtype: {}", floating_format_names));
     std::cout << compare(compare_op, kernel_a, kernel_b, formats[0], compare_seed, compare_cases);
     return static_cast<int>(Exit::pass);
   }

@@ -37,11 +37,7 @@ double collapse_gap(Format storage) { return traits(accumulator_of(storage)).pre
 /// Gap beyond which exp underflows to zero in the accumulator.
 double underflow_gap(Format storage) { return accumulator_of(storage) == Format::f64 ? 745.2 : 103.98; }
 double largest_offset_exponent(Format storage) {
-  switch (storage) {
-    case Format::f64: return 60;
-    case Format::f16: return 14;
-    default: return 40;
-  }
+  return storage == Format::f64 ? 60 : std::min(40, traits(storage).max_exponent - 1);
 }
 
 struct Logits {
@@ -120,8 +116,8 @@ struct Logits {
       if (kind == 7) put(0x1p-149), put(-0.0);
     }
     const double largest = largest_finite(storage);
-    for (double& v : x)
-      if (std::isfinite(v)) v = round_to(storage, std::clamp(v, -largest, largest));
+    // Where the format has no infinity, an infinite logit is its largest number.
+    for (double& v : x) v = round_to(storage, std::isfinite(v) ? std::clamp(v, -largest, largest) : v);
     return x;
   }
 };
@@ -199,6 +195,11 @@ std::vector<double> near(const std::vector<double>& teacher, const Recipe& recip
     return student;
   }
   for (double& v : student) v = round_to(storage, v + std::ldexp(random.normal(), -recipe.closeness));
+  if (recipe.stratum == "near" && student == teacher) {
+    // Closer than the spacing of the format: the nearest student is one step away, towards zero.
+    double& v = student[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(student.size())))];
+    v = round_to(storage, v - std::copysign(std::max(smallest_subnormal(storage), 2 * unit_roundoff(storage) * std::fabs(v)), v));
+  }
   return student;
 }
 

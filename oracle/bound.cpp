@@ -263,7 +263,8 @@ void Bound::evaluate(std::size_t n, const std::vector<double>& scalars, const st
   on_widest_vectors([&] {
     Program::Memory& m = program.memory();
     const auto stored = [&](double bound, double magnitude) {
-      return (bound * outward * store.of_bound + magnitude * store.of_exact + store.constant) * (1 + 0x1p-50);
+      const double stored = magnitude < store.largest ? magnitude : store.largest;
+      return (bound * outward * store.of_bound + stored * store.of_exact + store.constant) * (1 + 0x1p-50);
     };
     if (!program.nodes[program.root].per_entry) {
       const double bound = program.scalar(program.root, in, m);

@@ -15,6 +15,7 @@
 // oracle. A "divisor" must be a lower bound; only constants and n are used as such.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -41,9 +42,9 @@ class Bound {
   std::string theorem, kind, file;
   bool has_sum_bound() const;  ///< is there a sharper bound for the sum of a row?
 
-  /// What storing a number adds to its bound: bound * of_bound + |exact| * of_exact + constant.
+  /// What storing a number adds to its bound: bound * of_bound + min(|exact|, largest) * of_exact + constant.
   struct Store {
-    double of_bound = 1, of_exact = 0, constant = 0;
+    double of_bound = 1, of_exact = 0, constant = 0, largest = std::numeric_limits<double>::infinity();
   };
 
   /// Writes the bound of every stored entry. `exact` holds |exact| rounded up, one value for a per-row output; all arrays

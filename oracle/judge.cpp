@@ -50,7 +50,7 @@ void scan_special(Format format, double computed, const N& exact, std::int64_t j
   scan.all_finite = false;
   if (is_special(exact)) {
     const double wanted = midpoint_hint(exact);
-    const bool matches = std::isnan(wanted) ? std::isnan(computed) : computed == wanted;
+    const bool matches = std::isnan(wanted) ? std::isnan(computed) : computed == round_to(format, wanted);
     if (!matches && scan.special < 0) scan.special = j;
     return;
   }
@@ -138,13 +138,14 @@ struct RowLanes {
 bool screen_row(Format format, const std::vector<double>& computed, const BallArray& exact, const std::vector<double>& bounds,
                 Scan& scan) {
   const Spacing spacing(format);
+  const double beyond = saturates(format) ? largest_finite(format) : infinity;
   Lanes ulp{}, ratio{}, signed_sum{}, total{}, bound_total{}, high{}, low{};
   LaneMask ordinary = LaneMask{} - 1, values{}, sizable{}, certain{}, nonzero{};
   for (std::size_t j = 0; j < exact.size(); j += lane_count) {
     const RowLanes row(computed, exact, bounds, j);
     const Lanes difference = row.computed - row.mid, size = row.size(), inverse = spacing.inverse_at(size);
     const Lanes error_high = (absolute(difference) + row.rad) * (1 + 0x1p-50), error_low = row.error_low();
-    ordinary &= (error_high <= row.bound) & (error_high < infinity);
+    ordinary &= (error_high <= row.bound) & (error_high < infinity) & (size + row.bound < beyond);
     ulp = larger(error_low * inverse, ulp);
     const Lanes share = error_low / row.bound;
     ratio = error_low > 0 ? larger(share, ratio) : ratio;
@@ -207,9 +208,19 @@ Scan scan_row(Format format, const std::vector<double>& computed, const Array<N>
     if (ordinary) return scan;
     scan = Scan();
   }
+  Array<N> targets;
+  if (saturates(format)) {
+    targets = exact;
+    for (std::size_t j = 0; j < exact.size(); ++j) {
+      targets[j] = attainable<N>(format, exact[j]);
+      // Sums survive saturation as little as an overflow.
+      scan.all_finite = scan.all_finite && magnitude_upper(exact[j]) + bounds[j] < largest_finite(format);
+    }
+  }
+  const Array<N>& target = saturates(format) ? targets : exact;
   const double subnormal = is_floating(format) ? smallest_subnormal(format) : 1.0;
   for (std::size_t j = 0; j < exact.size(); ++j)
-    scan_entry<N>(format, computed[j], exact[j], bounds[j], static_cast<std::int64_t>(j), subnormal, scan);
+    scan_entry<N>(format, computed[j], target[j], bounds[j], static_cast<std::int64_t>(j), subnormal, scan);
   return scan;
 }
 
@@ -306,7 +317,9 @@ Bound::Store Judge::store_of(int output) const {
   const double at_zero = store_bound(output, 0, 0);
   const double of_bound = store_bound(output, 0, 1) - at_zero, of_exact = store_bound(output, 1, 0) - at_zero;
   constexpr double outward = 1 + 0x1p-50;  // the two differences may have lost an ulp of 1
-  return {of_bound * outward, is_floating(format_of(output)) ? of_exact * outward + 0x1p-52 * of_exact : 0, at_zero};
+  const Format format = format_of(output);
+  return {of_bound * outward, is_floating(format) ? of_exact * outward + 0x1p-52 * of_exact : 0, at_zero,
+          stored_magnitude(format, infinity)};
 }
 
 void Judge::entry_bounds(int output, std::size_t n, const std::vector<double>& scalars,
@@ -409,7 +422,7 @@ bool Judge::judge_reduced(CaseEvaluator& evaluator, const Tensor& output, int in
   // Pairwise sum of the rows in double and one division, then the store.
   double bound = total_bound * (1 + 0x1p-40) + upper[0] * (std::log2(rows) + 4) * 0x1p-53;
   const Format out = format_of(index);
-  if (out != Format::f64) bound += unit_roundoff(out) * (upper[0] + bound) + 0.5 * smallest_subnormal(out);
+  if (out != Format::f64) bound += unit_roundoff(out) * (stored_magnitude(out, upper[0]) + bound) + 0.5 * smallest_subnormal(out);
   const std::vector<double> bounds{bound};
   const Scan scan = scan_row<N>(out, computed, exact, bounds);
   if (!scan.known) return false;
@@ -540,19 +553,20 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
       if (evaluator.reduction() == Reduction::mean && !evaluator.mean_over_nothing())
         bound /= magnitude_lower(evaluator.denominator<Ball>());
       const double size = is_special(exact) ? 0 : magnitude_upper(exact);
-      result.bound = bound + size * (unit_roundoff(format) + 0x1p-48) + subnormal;
+      result.bound = bound + stored_magnitude(format, size) * unit_roundoff(format) + size * 0x1p-48 + subnormal;
     } else {
       evaluator.row(row, values);
       exact = values.out[static_cast<std::size_t>(output)][static_cast<std::size_t>(index)];
       magnitudes(values.out[static_cast<std::size_t>(output)], upper);
       entry_bounds(output, evaluator.classes(), values.scalars, values.arrays, upper, bounds, {});
-      result.bound = store_bound(output, upper[static_cast<std::size_t>(index)], bounds[static_cast<std::size_t>(index)]);
+      result.bound = store_bound(output, stored_magnitude(format, upper[static_cast<std::size_t>(index)]), bounds[static_cast<std::size_t>(index)]);
     }
     result.exact_value = midpoint_hint(exact);
     if (is_special(exact)) {
       result.decided = true;
       result.exact = decimal(exact, 17);
-      const bool matches = std::isnan(result.exact_value) ? std::isnan(result.computed) : result.computed == result.exact_value;
+      const bool matches = std::isnan(result.exact_value) ? std::isnan(result.computed)
+                                                          : result.computed == round_to(format, result.exact_value);
       result.ulp = result.grid = result.bound_ratio = matches ? 0 : infinity;
       return result;
     }
@@ -573,7 +587,7 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
     if (std::isinf(result.computed)) {
       result.bound_ratio = rounds_to_infinity(format, high) ? 0 : infinity;
     } else {
-      const double absolute = magnitude_upper(Enclosure(result.computed) * Enclosure(factor) - lifted);
+      const double absolute = magnitude_upper(Enclosure(result.computed) * Enclosure(factor) - attainable(format, exact) * Enclosure(factor));
       result.bound_ratio = absolute == 0 ? 0 : absolute / (factor * result.bound);
     }
     return result;

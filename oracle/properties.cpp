@@ -265,7 +265,9 @@ class LinearUpstream final : public Property {
       if (a.bytes.empty() || !(context.signature.outputs[i].marks & linear_upstream)) continue;
       const std::int64_t classes = a.shape.size() == 2 ? a.shape[1] : 1;
       // Products below this size may have met the subnormal range of the accumulator or of the output on the way.
-      const double floor = smallest_normal(a.format) * 0x1p30, ceiling = largest_finite(a.format) / 4;
+      // With intermediates in the output's format, products need the distance there, too.
+      const Format wide = context.contract.stores_intermediates ? a.format : accumulator_of(a.format);
+      const double floor = std::max(2 * smallest_normal(a.format), smallest_normal(wide) * 0x1p30), ceiling = largest_finite(a.format) / 4;
       for (std::int64_t e = 0; e < a.elements(); ++e) {
         const double once = a.get(e), twice = outputs[i].get(e);
         if (!(std::fabs(once) >= floor && std::fabs(once) <= ceiling) || twice == 2 * once) continue;

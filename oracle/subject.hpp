@@ -16,7 +16,8 @@ namespace sumzero {
 ///   Subject subject("softmax", Format::f32, rows, classes);
 ///   subject.input("x", x).output("p", p);
 /// Names, shapes and attributes are those of `sumzero list`. Elements: float and double for f32 and f64, the bit patterns
-/// as std::uint16_t for bf16 and f16, std::int64_t for labels, std::uint8_t for masks and flags. Throws InvalidInput for
+/// as std::uint16_t for bf16 and f16 and as std::uint8_t for e4m3 and e5m2, std::int64_t for labels, std::uint8_t for masks and
+/// flags. Throws InvalidInput for
 /// unknown names and wrong sizes.
 class Subject {
  public:
@@ -26,12 +27,12 @@ class Subject {
   Subject& input(const std::string& name, std::span<const double> values) { return add_input(name, Format::f64, std::as_bytes(values)); }
   Subject& input(const std::string& name, std::span<const std::uint16_t> bits) { return add_input(name, case_.storage, std::as_bytes(bits)); }
   Subject& input(const std::string& name, std::span<const std::int64_t> values) { return add_input(name, Format::index, std::as_bytes(values)); }
-  Subject& input(const std::string& name, std::span<const std::uint8_t> flags) { return add_input(name, Format::boolean, std::as_bytes(flags)); }
+  Subject& input(const std::string& name, std::span<const std::uint8_t> bytes) { return add_input(name, byte_format(signature().inputs, name), std::as_bytes(bytes)); }
 
   Subject& output(const std::string& name, std::span<const float> values) { return add_output(name, Format::f32, std::as_bytes(values)); }
   Subject& output(const std::string& name, std::span<const double> values) { return add_output(name, Format::f64, std::as_bytes(values)); }
   Subject& output(const std::string& name, std::span<const std::uint16_t> bits) { return add_output(name, case_.storage, std::as_bytes(bits)); }
-  Subject& output(const std::string& name, std::span<const std::uint8_t> flags) { return add_output(name, Format::boolean, std::as_bytes(flags)); }
+  Subject& output(const std::string& name, std::span<const std::uint8_t> bytes) { return add_output(name, byte_format(signature().outputs, name), std::as_bytes(bytes)); }
 
   /// A number, or the name of a choice. Set attributes before inputs whose shape depends on them (`reduction`).
   Subject& attribute(const std::string& name, double value);
@@ -49,6 +50,13 @@ class Subject {
   Subject& add_output(const std::string& name, Format format, std::span<const std::byte> bytes);
   Tensor tensor(const std::string& what, Format format, Shape shape, std::span<const std::byte> bytes) const;
   const Signature& signature() const;
+  /// Bytes are flags unless the tensor holds numbers of the storage format.
+  template <class Specs>
+  Format byte_format(const Specs& specs, const std::string& name) const {
+    for (const auto& spec : specs)
+      if (spec.name == name && spec.element == Element::storage) return case_.storage;
+    return Format::boolean;
+  }
 
   Case case_;
   Contract contract_;

@@ -5,6 +5,10 @@
 // subnormal; above the largest finite number gaps go on as if the exponent were unbounded. 2^(max_exponent+1) stands for
 // infinity where exactly one side is infinite (J. Harrison, A machine-checked theory of floating point arithmetic,
 // TPHOLs 1999; definitions compared in J.-M. Muller, On the definition of ulp(x), INRIA RR-5504).
+//
+// A format without infinity (e4m3) saturates: every finite exact value beyond its largest number means
+// that number (`attainable`), which is what a correct conversion stores. Saturation is a contraction, so bounds of the
+// unsaturated value hold.
 #pragma once
 
 #include <bit>
@@ -37,8 +41,10 @@ inline double stand_in(Format format, double computed) {
   return std::copysign(power_of_two(traits(format).max_exponent + 1), computed);
 }
 
-/// Does the exact magnitude round to infinity (half a gap above the largest finite number, ties included)?
+/// Does the exact magnitude round to infinity (half a gap above the largest finite number, ties included)? Never where the
+/// format saturates.
 inline bool rounds_to_infinity(Format format, double magnitude) {
+  if (saturates(format)) return false;
   const double largest = largest_finite(format);
   if (format == Format::f64) return std::isinf(magnitude);
   return magnitude >= largest + 0.5 * power_of_two(traits(format).max_exponent + 1 - traits(format).precision);
@@ -72,6 +78,19 @@ inline double grid_distance(Format format, double computed, double exact) {
   return std::fabs(a - b);
 }
 
+/// The exact value that a result of this format is compared with; N is any number type of the reference.
+template <class N>
+N attainable(Format format, const N& exact) {
+  if (!saturates(format) || is_special(exact) || !(magnitude_lower(exact) >= largest_finite(format))) return exact;
+  return N(std::copysign(largest_finite(format), midpoint_hint(exact)));
+}
+
+/// What the error of the last store is relative to: a saturated result loses no more than its own rounding. The factor
+/// covers the product of that rounding and an earlier one to f32.
+inline double stored_magnitude(Format format, double magnitude) {
+  return saturates(format) ? std::fmin(magnitude, largest_finite(format) * (1 + 0x1p-40)) : magnitude;
+}
+
 /// Magnitudes and radii are reported as doubles, and no double lies below the smallest subnormal of f64: near it,
 /// differences are measured this many times larger.
 inline double magnification(Format format, double magnitude) {
@@ -90,8 +109,9 @@ UlpError ulp_error(Format format, double computed, const N& exact) {
     const double infinity = std::numeric_limits<double>::infinity();
     return {infinity, infinity};
   }
-  const double low = magnitude_lower(exact), high = magnitude_upper(exact), factor = magnification(format, high);
-  const N plain = N(stand_in(format, computed)) - exact;
+  const N target = attainable(format, exact);
+  const double low = magnitude_lower(target), high = magnitude_upper(target), factor = magnification(format, high);
+  const N plain = N(stand_in(format, computed)) - target;
   const N difference = factor == 1 ? plain : plain * N(factor);
   UlpError error;
   error.lower = magnitude_lower(difference) / (gap(format, high) * factor);

@@ -77,7 +77,7 @@ double attribute_value(const Signature& signature, const std::string& attribute,
 
 Format format_from(const JsonValue& value) {
   if (const std::optional<Format> format = format_named(value.text())) return *format;
-  value.fail("unknown format; known: f64, f32, bf16, f16, bool, index");
+  value.fail("unknown format; known: " + std::string(floating_format_names) + ", bool, index");
 }
 
 std::vector<std::int64_t> integers(const JsonValue& value, std::int64_t minimum) {
@@ -184,7 +184,9 @@ void check_counts(const JsonValue& inputs, const Case& input) {
   }
 }
 
-std::string address_of(std::string_view text) {
+}  // namespace
+
+std::string content_hash(std::string_view text) {
   // FNV-1a: offset basis and prime 2^88 + 2^8 + 0x3b of the 128-bit variant.
   using Wide = unsigned __int128;
   constexpr Wide prime = (Wide{1} << 88) | 0x13b;
@@ -194,6 +196,8 @@ std::string address_of(std::string_view text) {
   for (int shift = 124; shift >= 0; shift -= 4) address += "0123456789abcdef"[static_cast<unsigned>(hash >> shift) & 15u];
   return address;
 }
+
+namespace {
 
 const Signature& signature_of(const std::string& op) { return Registry::global().operator_named(op).signature(); }
 
@@ -249,10 +253,10 @@ Case parse_witness(std::string_view text, const std::string& source) {
   return case_from_json(JsonValue(parsed, source));
 }
 
-std::string content_address(const Case& input) { return address_of(witness_text(input)); }
+std::string content_address(const Case& input) { return content_hash(witness_text(input)); }
 
 std::string write_witness(const std::filesystem::path& folder, const Case& input) {
-  const std::string text = witness_text(input), address = address_of(text);
+  const std::string text = witness_text(input), address = content_hash(text);
   // What cannot be read back is no witness.
   parse_witness(text, "witness " + address);
   write_file(folder / (address + ".json"), text);

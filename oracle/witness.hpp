@@ -46,6 +46,9 @@ std::string witness_text(const Case& input);
 /// `source` names the text in messages.
 Case parse_witness(std::string_view text, const std::string& source);
 
+/// 32 hexadecimal digits, FNV-1a of 128 bits: a name for contents, no protection against an adversary.
+std::string content_hash(std::string_view text);
+
 /// 128-bit FNV-1a of the canonical text (Fowler, Noll, Vo, Eastlake, RFC 9923), as 32 hexadecimal digits.
 std::string content_address(const Case& input);
 

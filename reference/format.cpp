@@ -7,6 +7,7 @@ namespace {
 
 // Rounds to `format` by scaling so that the quantum is 1 and letting nearbyint (ties to even) do the rest.
 double round_to_small(Format format, double value) {
+  if (std::isinf(value) && saturates(format)) return std::copysign(largest_finite(format), value);
   if (!std::isfinite(value) || value == 0) return value;
   const FormatTraits t = traits(format);
   int exponent;
@@ -15,7 +16,7 @@ double round_to_small(Format format, double value) {
   const int lowest = t.min_exponent - t.precision + 1;
   if (quantum < lowest) quantum = lowest;
   const double rounded = std::ldexp(std::nearbyint(std::ldexp(value, -quantum)), quantum);
-  if (std::fabs(rounded) > largest_finite(format)) return std::copysign(HUGE_VAL, value);
+  if (std::fabs(rounded) > largest_finite(format)) return std::copysign(saturates(format) ? largest_finite(format) : HUGE_VAL, value);
   return std::copysign(rounded, value);
 }
 
@@ -48,6 +49,8 @@ void load(const std::byte* first, Format format, std::int64_t stride, std::int64
     case Format::f32: return load_as<float>(first, stride, count, to, same);
     case Format::bf16: return load_as<std::uint16_t>(first, stride, count, to, decode_bf16);
     case Format::f16: return load_as<std::uint16_t>(first, stride, count, to, decode_f16);
+    case Format::e4m3: return load_as<std::uint8_t>(first, stride, count, to, decode_e4m3);
+    case Format::e5m2: return load_as<std::uint8_t>(first, stride, count, to, decode_e5m2);
     case Format::boolean: return load_as<std::uint8_t>(first, stride, count, to, same);
     case Format::index: return load_as<std::int64_t>(first, stride, count, to, same);
   }
@@ -71,6 +74,8 @@ void store(std::byte* first, Format format, std::int64_t stride, std::int64_t co
     case Format::f32: return store_as<float>(first, stride, count, from, same);
     case Format::bf16: return store_as<std::uint16_t>(first, stride, count, from, [](T v) { return encode_bf16(v); });
     case Format::f16: return store_as<std::uint16_t>(first, stride, count, from, [](T v) { return encode_f16(v); });
+    case Format::e4m3: return store_as<std::uint8_t>(first, stride, count, from, [](T v) { return encode_e4m3(v); });
+    case Format::e5m2: return store_as<std::uint8_t>(first, stride, count, from, [](T v) { return encode_e5m2(v); });
     case Format::boolean: return store_as<std::uint8_t>(first, stride, count, from, [](T v) { return v != 0; });
     case Format::index: return store_as<std::int64_t>(first, stride, count, from, same);
   }
@@ -93,6 +98,8 @@ void store_elements(std::byte* first, Format format, std::int64_t stride, std::i
 
 std::uint16_t encode_bf16(double value) { return encode_bf16(static_cast<float>(round_to_small(Format::bf16, value))); }
 std::uint16_t encode_f16(double value) { return encode_f16(static_cast<float>(round_to_small(Format::f16, value))); }
+std::uint8_t encode_e4m3(double value) { return encode_e4m3(static_cast<float>(round_to_small(Format::e4m3, value))); }
+std::uint8_t encode_e5m2(double value) { return encode_e5m2(static_cast<float>(round_to_small(Format::e5m2, value))); }
 
 double round_to(Format format, double value) {
   switch (format) {
@@ -108,6 +115,8 @@ double load_element(const std::byte* address, Format format) {
     case Format::f32: return read<float>(address);
     case Format::bf16: return decode_bf16(read<std::uint16_t>(address));
     case Format::f16: return decode_f16(read<std::uint16_t>(address));
+    case Format::e4m3: return decode_e4m3(read<std::uint8_t>(address));
+    case Format::e5m2: return decode_e5m2(read<std::uint8_t>(address));
     case Format::boolean: return read<std::uint8_t>(address);
     case Format::index: return static_cast<double>(read<std::int64_t>(address));
   }
@@ -120,6 +129,8 @@ void store_element(std::byte* address, Format format, double value) {
     case Format::f32: write(address, static_cast<float>(value)); break;
     case Format::bf16: write(address, encode_bf16(value)); break;
     case Format::f16: write(address, encode_f16(value)); break;
+    case Format::e4m3: write(address, encode_e4m3(value)); break;
+    case Format::e5m2: write(address, encode_e5m2(value)); break;
     case Format::boolean: write(address, static_cast<std::uint8_t>(value != 0)); break;
     case Format::index: write(address, static_cast<std::int64_t>(value)); break;
   }

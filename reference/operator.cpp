@@ -137,7 +137,7 @@ bool row_is_kept(const Signature& signature, const std::vector<double>& attribut
 void validate(const Signature& signature, const Case& input) {
   const std::string& op = signature.name;
   if (!is_floating(input.storage))
-    throw InvalidInput(op + ": storage format must be f64, f32, bf16 or f16, not " + std::string(name(input.storage)));
+    throw InvalidInput(op + ": storage format must be one of " + std::string(floating_format_names) + ", not " + std::string(name(input.storage)));
   if (input.extents.size() != 2)
     throw InvalidInput(op + ": needs two extents, rows and classes, but the case has " +
                        std::to_string(input.extents.size()));

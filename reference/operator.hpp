@@ -163,8 +163,8 @@ Sum mean_denominator(const Signature& signature, const Case& input, const std::v
 
 constexpr std::size_t max_inputs = 8, max_outputs = 8;
 
-/// One row as a kernel sees it: contiguous, aligned like T, in the accumulator type T (float for f32, bf16 and f16
-/// storage, double for f64). Conversion, strides and scattering happen outside.
+/// One row as a kernel sees it: contiguous, aligned like T, in the accumulator type T (double for f64
+/// storage, float for every narrower one). Conversion, strides and scattering happen outside.
 template <class T>
 struct Row {
   std::size_t n = 0;                          ///< classes, at least 1

@@ -1,6 +1,6 @@
 // Operations as PyTorch's CPU kernels perform them, one framework call per function.
 //
-// Arithmetic inside a call is in T (float for 16-bit storage). What a call returns is a tensor of the storage
+// Arithmetic inside a call is in T (float for 8- and 16-bit storage). What a call returns is a tensor of the storage
 // format: `stored` rounds it, and the next call, backward calls included, reads the rounded value. In f32 and
 // f64 that rounding is the identity.
 #pragma once
@@ -24,9 +24,13 @@ inline double stored(Format, double value) {
   return value;
 }
 inline float stored(Format storage, float value) {
-  if (storage == Format::bf16) return decode_bf16(encode_bf16(value));
-  if (storage == Format::f16) return decode_f16(encode_f16(value));
-  return value;
+  switch (storage) {
+    case Format::bf16: return decode_bf16(encode_bf16(value));
+    case Format::f16: return decode_f16(encode_f16(value));
+    case Format::e4m3: return decode_e4m3(encode_e4m3(value));
+    case Format::e5m2: return decode_e5m2(encode_e5m2(value));
+    default: return value;
+  }
 }
 
 /// A tensor row of `storage` with the elements term(0), ..., term(n-1).

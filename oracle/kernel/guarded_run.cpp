@@ -3,29 +3,39 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <optional>
 
 namespace sumzero {
 namespace {
 
 constexpr std::int64_t guard_bytes = 256;
 
-/// A quiet pattern that no arithmetic produces: a NaN with a recognisable payload, or an impossible flag.
-void fill_pattern(Tensor& tensor) {
+/// What outputs hold before a run: a NaN with a recognisable payload that no arithmetic produces, or an impossible flag.
+/// One-byte numbers have no code to spare. Their first pattern is a NaN, which kernels seldom return; an element that still
+/// holds it is looked at again after a second run on another pattern, and was not written where both patterns stand.
+enum class Pattern : std::uint8_t { first, second };
+
+void fill_pattern(Tensor& tensor, Pattern pattern) {
   static constexpr unsigned char f64[] = {0xa5, 0x5a, 0xa5, 0x5a, 0xa5, 0x5a, 0xf4, 0x7f};
   static constexpr unsigned char f32[] = {0xa5, 0x5a, 0xa5, 0x7f};
   static constexpr unsigned char bf16[] = {0xa5, 0x7f};
   static constexpr unsigned char f16[] = {0xa5, 0x7d};
+  static constexpr unsigned char f8[] = {0x7f};
   static constexpr unsigned char flag[] = {0xa5};
-  const unsigned char* pattern = flag;
+  const unsigned char* bytes = flag;  // also the second pattern of one-byte numbers: an ordinary one
   switch (tensor.format) {
-    case Format::f64: pattern = f64; break;
-    case Format::f32: pattern = f32; break;
-    case Format::bf16: pattern = bf16; break;
-    case Format::f16: pattern = f16; break;
+    case Format::f64: bytes = f64; break;
+    case Format::f32: bytes = f32; break;
+    case Format::bf16: bytes = bf16; break;
+    case Format::f16: bytes = f16; break;
+    case Format::e4m3:
+    case Format::e5m2:
+      if (pattern == Pattern::first) bytes = f8;
+      break;
     default: break;
   }
   const std::size_t width = traits(tensor.format).bytes;
-  for (std::size_t i = 0; i < tensor.bytes.size(); ++i) tensor.bytes[i] = std::byte{pattern[i % width]};
+  for (std::size_t i = 0; i < tensor.bytes.size(); ++i) tensor.bytes[i] = std::byte{bytes[i % width]};
 }
 
 Tensor guarded_output(Format format, const std::vector<std::int64_t>& shape, std::int64_t padding) {
@@ -35,69 +45,87 @@ Tensor guarded_output(Format format, const std::vector<std::int64_t>& shape, std
   const std::int64_t span = shape.size() == 2 ? shape[0] * (shape[1] + padding) : tensor.elements();
   tensor.offset = guard;
   tensor.bytes.resize(static_cast<std::size_t>((span + 2 * guard) * tensor.width()));
-  fill_pattern(tensor);
+  fill_pattern(tensor, Pattern::first);
   return tensor;
 }
+
+/// Outputs of one kind of call before and after it.
+struct Filled {
+  std::vector<Tensor> before, after;
+  bool unchanged(std::size_t output, std::size_t position) const {
+    const auto width = static_cast<std::size_t>(before[output].width());
+    return std::memcmp(&before[output].bytes[position * width], &after[output].bytes[position * width], width) == 0;
+  }
+};
 
 }  // namespace
 
 GuardedRun run_guarded(const Signature& signature, const Kernel& kernel, const Case& input, const GuardedOptions& options) {
   GuardedRun result;
   const Reduction reduction = reduction_of(signature, attribute_values(signature, input));
-  std::vector<Tensor> pristine;
-  for (const OutputSpec& spec : signature.outputs) {
-    if (!kernel.offers(spec.name)) {
-      result.outputs.emplace_back();
-      pristine.emplace_back();
-      continue;
-    }
-    result.outputs.push_back(guarded_output(element_format(spec.element, input.storage),
-                                            tensor_shape(spec.shape, input, reduction), options.output_padding));
-    pristine.push_back(result.outputs.back());
-  }
+  Filled first;
+  for (const OutputSpec& spec : signature.outputs)
+    first.before.push_back(kernel.offers(spec.name) ? guarded_output(element_format(spec.element, input.storage),
+                                                                     tensor_shape(spec.shape, input, reduction), options.output_padding)
+                                                    : Tensor{});
+  first.after = first.before;
   const auto inputs_before = input.inputs;
   try {
-    kernel.run(Call{signature, input, result.outputs, options.threads});
+    kernel.run(Call{signature, input, first.after, options.threads});
   } catch (const Refused& refusal) {
     result.verdict = Verdict::refused;
     result.detail = refusal.what();
+    result.outputs = std::move(first.after);
     return result;
   }
   for (const auto& [input_name, tensor] : inputs_before)
     if (tensor.bytes != input.inputs.at(input_name).bytes) {
       result.verdict = Verdict::input_mutated;
       result.detail = fmt::format("input '{}' changed during the call", input_name);
+      result.outputs = std::move(first.after);
       return result;
     }
-  for (std::size_t i = 0; i < result.outputs.size(); ++i) {
-    Tensor& tensor = result.outputs[i];
+  std::optional<Filled> second;
+  const auto unwritten = [&](std::size_t output, std::size_t position) {
+    if (!first.unchanged(output, position)) return false;
+    const Format format = first.before[output].format;
+    if (!is_floating(format) || traits(format).bytes > 1) return true;
+    if (!second) {
+      second.emplace();
+      second->before = first.before;
+      for (Tensor& tensor : second->before) fill_pattern(tensor, Pattern::second);
+      second->after = second->before;
+      kernel.run(Call{signature, input, second->after, options.threads});
+    }
+    return second->unchanged(output, position);
+  };
+  for (std::size_t i = 0; i < first.after.size(); ++i) {
+    const Tensor& tensor = first.after[i];
     if (tensor.bytes.empty()) continue;
-    const auto width = static_cast<std::size_t>(tensor.width());
-    const std::string& output_name = signature.outputs[i].name;
-    std::vector<bool> inside(tensor.bytes.size() / width, false);
+    std::vector<bool> inside(tensor.bytes.size() / static_cast<std::size_t>(tensor.width()), false);
     for (std::int64_t e = 0; e < tensor.elements(); ++e) {
       const auto position = static_cast<std::size_t>(tensor.position(e));
       inside[position] = true;
-      if (result.verdict == Verdict::pass &&
-          std::memcmp(&tensor.bytes[position * width], &pristine[i].bytes[position * width], width) == 0) {
+      if (result.verdict == Verdict::pass && unwritten(i, position)) {
         const std::int64_t classes = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
         result.verdict = Verdict::not_fully_written;
         result.output = static_cast<int>(i);
         result.row = e / classes;
         result.index = e % classes;
-        result.detail = fmt::format("{}[{}, {}] was not written", output_name, result.row, result.index);
+        result.detail = fmt::format("{}[{}, {}] was not written", signature.outputs[i].name, result.row, result.index);
       }
     }
     for (std::size_t position = 0; position < inside.size(); ++position)
-      if (!inside[position] &&
-          std::memcmp(&tensor.bytes[position * width], &pristine[i].bytes[position * width], width) != 0) {
+      if (!inside[position] && !first.unchanged(i, position)) {
         result.verdict = Verdict::out_of_bounds;
         result.output = static_cast<int>(i);
-        result.detail = fmt::format("{}: wrote outside its elements, {} elements from the start", output_name,
+        result.detail = fmt::format("{}: wrote outside its elements, {} elements from the start", signature.outputs[i].name,
                                     static_cast<std::int64_t>(position) - tensor.offset);
+        result.outputs = std::move(first.after);
         return result;
       }
   }
+  result.outputs = std::move(first.after);
   return result;
 }
 

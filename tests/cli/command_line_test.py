@@ -152,7 +152,7 @@ class Fuzzing(CommandLine):
         self.succeeds(1, "fuzz", "cross_entropy", "--kernel", KERNEL, "--dtype", "all", "--cases", 60, "--out", out, "-q",
                       "--json", self.folder / "all.json")
         reports = json.loads((self.folder / "all.json").read_text())
-        self.assertEqual([report["dtype"] for report in reports], ["f64", "f32", "bf16", "f16"])
+        self.assertEqual([report["dtype"] for report in reports], ["f64", "f32", "bf16", "f16", "e4m3", "e5m2"])
         for report in reports:
             self.assertTrue((out / report["dtype"] / "report.json").exists())
 
@@ -267,7 +267,7 @@ class BadInput(CommandLine):
         fuzz = ["fuzz", "softmax", "--kernel", KERNEL]
         self.refused("fuzz", "softmux", "--kernel", KERNEL, names=["softmux", "softmax"])
         self.refused("fuzz", "softmax", "--kernel", "nobody", "--cases", 1, names=["nobody", KERNEL])
-        self.refused(*fuzz, "--dtype", "f8", names=["f8", "bf16"])
+        self.refused(*fuzz, "--dtype", "f8", names=["f8", "e4m3"])
         self.refused(*fuzz, "--dtype", "bool", names="bool")
         self.refused(*fuzz, "--frobnicate", names="--frobnicate")
         self.refused(*fuzz, "--cases", 0, names="--cases")

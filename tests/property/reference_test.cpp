@@ -312,7 +312,7 @@ Agreement check_agreements(const OperatorReference& reference, Format storage, s
 
 TEST(NumberTypes, BallMeetsEnclosure) {
   for (const OperatorReference* reference : operators())
-    for (const Format storage : {Format::f32, Format::bf16, Format::f16}) {
+    for (const Format storage : {Format::f32, Format::bf16, Format::f16, Format::e4m3, Format::e5m2}) {
       SCOPED_TRACE(reference->signature().name + " " + std::string(name(storage)));
       const Agreement agreement = check_agreements<Ball>(*reference, storage, 80);
       EXPECT_EQ(agreement.wrong, 0) << agreement.first;

@@ -180,7 +180,7 @@ TEST(Bounds, AWrongInterpreterIsCaught) {
 TEST(Bounds, EveryOutputHasOne) {
   for (const OperatorReference* reference : Registry::global().operators())
     for (std::size_t i = 0; i < reference->signature().outputs.size(); ++i)
-      for (const Format storage : {Format::f64, Format::f32, Format::bf16, Format::f16}) {
+      for (const Format storage : floating_formats) {
         Contract contract;
         contract.accumulator = accumulator_of(storage);
         const Bound bound = find_bound(reference->signature(), static_cast<int>(i), contract, storage);

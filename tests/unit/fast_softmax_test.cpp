@@ -29,7 +29,7 @@ using Values = std::vector<double>;
 constexpr double inf = std::numeric_limits<double>::infinity();
 const double nan = std::nan("");
 const char* const kernel_names[] = {"fast", "fast.plain"};
-constexpr Format storages[] = {Format::f32, Format::f64, Format::bf16, Format::f16};
+constexpr auto storages = floating_formats;
 
 Tensor tensor_of(Format format, std::vector<std::int64_t> shape, const Values& values) {
   Tensor tensor = Tensor::contiguous(format, std::move(shape));
@@ -252,6 +252,7 @@ TEST_P(EveryKernel, GivesPositiveZerosForOneClassAndDeadEntries) {
       EXPECT_EQ(bits(out[0])[0], std::bit_cast<std::uint64_t>(std::string(op) == "softmax" ? 1.0 : 0.0)) << op;
       EXPECT_EQ(bits(out[1])[0], 0u) << op;
     }
+  if (saturates(storage())) return;  // without infinity only a mask makes an entry dead
   for (const char* op : {"softmax", "log_softmax", "softmax.scaled_masked", "logsumexp", "softmax.state", "softmax.online"}) {
     Case c = case_of(op, storage(), 1, {3, -inf, 2, -inf, 1});
     const std::string name = op;
@@ -268,6 +269,7 @@ TEST_P(EveryKernel, GivesPositiveZerosForOneClassAndDeadEntries) {
 
 // A dead upstream is ignored by log_softmax even if it is no number.
 TEST_P(EveryKernel, IgnoresTheUpstreamOfDeadEntries) {
+  if (saturates(storage())) GTEST_SKIP() << "the format has no -inf";
   Case c = case_of("log_softmax", storage(), 1, {3, -inf, 2, 1});
   add_input(c, "g", {1, nan, -2, 0.5});
   Case finite = c;
@@ -281,7 +283,8 @@ TEST_P(EveryKernel, KeepsOrderTiesShiftsAndScaling) {
   for (int repeat = 0; repeat < 20; ++repeat) {
     Values x(n), shifted(n), g(n), scaled(n);
     for (std::size_t i = 0; i < n; ++i) {
-      x[i] = static_cast<double>(random.below(64)) / 16;  // few values, exact when shifted by 8 in every format
+      // Few values, exact when shifted by 4.
+      x[i] = traits(storage()).bytes > 1 ? static_cast<double>(random.below(64)) / 16 : static_cast<double>(random.below(3));
       shifted[i] = x[i] + 4;
       g[i] = x[i] * 0.5 - 1;  // equal logits have equal upstreams
       scaled[i] = g[i] * 4;
@@ -297,7 +300,7 @@ TEST_P(EveryKernel, KeepsOrderTiesShiftsAndScaling) {
       EXPECT_EQ(bits(out[1]), bits(out_moved[1]));
       const Values value = row_of(out[0]), gx = row_of(out[1]), gx_larger = row_of(out_larger[1]);
       for (std::size_t i = 0; i < n; ++i) {
-        if (std::fabs(gx[i]) > 0x1p-10) {
+        if (std::fabs(gx[i]) > std::max(0x1p-10, 2 * smallest_normal(storage()))) {
           EXPECT_EQ(4 * gx[i], gx_larger[i]);
         }
         const std::size_t j = random.below(n);
@@ -314,7 +317,7 @@ TEST_P(EveryKernel, KeepsOrderTiesShiftsAndScaling) {
 
 // Neighbouring numbers around points where the reduction of the exponential changes its exponent.
 TEST_P(EveryKernel, IsMonotoneBetweenNeighbours) {
-  if (storage() == Format::bf16 || storage() == Format::f16) GTEST_SKIP() << "covered by f32";
+  if (traits(storage()).bytes < 4) GTEST_SKIP() << "covered by f32";
   const Kernel& k = Registry::global().kernel_named("softmax", kernel(), storage());
   if (!k.contract(storage()).monotone) GTEST_SKIP() << "not promised";
   Random random(7);

@@ -5,7 +5,10 @@
 
 #include <cmath>
 #include <functional>
+#include <string>
 #include <vector>
+
+#include "tests/f8_reference.hpp"
 
 namespace sumzero {
 namespace {
@@ -131,6 +134,95 @@ TEST_P(SixteenBits, StridedElements) {
 INSTANTIATE_TEST_SUITE_P(Formats, SixteenBits, testing::Values(Format::bf16, Format::f16),
                          [](const auto& info) { return std::string(name(info.param)); });
 
+class EightBits : public testing::TestWithParam<Format> {
+ protected:
+  static double decode(std::uint8_t code) { return GetParam() == Format::e4m3 ? decode_e4m3(code) : decode_e5m2(code); }
+  static std::uint8_t encode(double value) { return GetParam() == Format::e4m3 ? encode_e4m3(value) : encode_e5m2(value); }
+  static std::uint8_t encode(float value) { return GetParam() == Format::e4m3 ? encode_e4m3(value) : encode_e5m2(value); }
+};
+
+TEST_P(EightBits, EveryCodeDecodesByDefinitionAndRoundTrips) {
+  const F8Reference reference(GetParam());
+  for (unsigned c = 0; c <= 0xff; ++c) {
+    const auto code = static_cast<std::uint8_t>(c);
+    const double value = reference.value(code);
+    if (std::isnan(value)) {
+      ASSERT_TRUE(std::isnan(decode(code))) << c;
+      // One NaN a sign; the sign stays.
+      const auto quiet = static_cast<std::uint8_t>((code & 0x80) | (GetParam() == Format::e4m3 ? 0x7f : 0x7e));
+      ASSERT_EQ(encode(decode(code)), quiet) << c;
+      ASSERT_EQ(encode(static_cast<float>(decode(code))), quiet) << c;
+      continue;
+    }
+    ASSERT_EQ(std::bit_cast<std::uint64_t>(decode(code)), std::bit_cast<std::uint64_t>(value)) << c;
+    ASSERT_EQ(encode(value), code);
+    ASSERT_EQ(encode(static_cast<float>(value)), code);
+    ASSERT_EQ(std::bit_cast<std::uint64_t>(round_to(GetParam(), value)), std::bit_cast<std::uint64_t>(value)) << c;
+  }
+}
+
+/// Codes that an encoder gets wrong on numbers of Source around every code, every midpoint of neighbours, and beyond the range.
+template <class Source>
+int f8_mistakes(Format format, const std::function<std::uint8_t(Source)>& encoder) {
+  const F8Reference reference(format);
+  const Source top = std::numeric_limits<Source>::infinity();
+  std::vector<Source> centres = {top, std::numeric_limits<Source>::max(), std::numeric_limits<Source>::denorm_min()};
+  for (const double value : reference.boundaries()) centres.push_back(static_cast<Source>(value));
+  int wrong = 0;
+  for (const Source centre : centres)
+    for (const Source direction : {Source(0), top}) {
+      Source value = centre;
+      for (int step = 0; step < 300; ++step, value = std::nextafter(value, direction)) {
+        wrong += encoder(value) != reference.nearest(value);
+        wrong += encoder(-value) != (reference.nearest(value) | 0x80);
+      }
+    }
+  return wrong;
+}
+
+TEST_P(EightBits, BoundariesAndMidpointsRoundToEven) {
+  EXPECT_EQ(f8_mistakes<double>(GetParam(), [](double v) { return encode(v); }), 0);
+  EXPECT_EQ(f8_mistakes<float>(GetParam(), [](float v) { return encode(v); }), 0);
+}
+
+// Planted: truncation, and rounding twice (double to float first moves the neighbours of a midpoint onto it).
+TEST_P(EightBits, WrongEncodersAreCaught) {
+  const auto truncating = [](float v) {
+    const std::uint8_t code = encode(v);
+    return std::fabs(decode(code)) > std::fabs(v) ? static_cast<std::uint8_t>(code - 1) : code;
+  };
+  EXPECT_GE(f8_mistakes<float>(GetParam(), truncating), 100);
+  EXPECT_GE(f8_mistakes<double>(GetParam(), [](double v) { return encode(static_cast<float>(v)); }), 100);
+}
+
+TEST_P(EightBits, OverflowAndElements) {
+  const bool e4m3 = GetParam() == Format::e4m3;
+  EXPECT_EQ(decode(encode(1e30)), e4m3 ? 448 : HUGE_VAL);
+  EXPECT_EQ(decode(encode(-HUGE_VALF)), e4m3 ? -448 : -HUGE_VAL);
+  EXPECT_EQ(decode(encode(e4m3 ? 480.0 : 61439.0)), largest_finite(GetParam()));
+  EXPECT_EQ(round_to(GetParam(), HUGE_VAL), e4m3 ? 448 : HUGE_VAL);
+  std::vector<std::byte> bytes(9);
+  const double values[] = {1.5, -0.25, 3};
+  store_elements(bytes.data() + 8, GetParam(), -3, 3, values);
+  const float singles[] = {2.5f};
+  store_elements(bytes.data(), GetParam(), 1, 1, singles);
+  store_element(bytes.data() + 1, GetParam(), -1.25);
+  double back[3];
+  float narrow[3];
+  load_elements(bytes.data() + 8, GetParam(), -3, 3, back);
+  load_elements(bytes.data() + 8, GetParam(), -3, 3, narrow);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(back[i], values[i]);
+    EXPECT_EQ(static_cast<double>(narrow[i]), values[i]);
+    EXPECT_EQ(load_element(bytes.data() + 8 - 3 * i, GetParam()), values[i]);
+  }
+  EXPECT_EQ(load_element(bytes.data(), GetParam()), 2.5);
+  EXPECT_EQ(load_element(bytes.data() + 1, GetParam()), -1.25);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, EightBits, testing::Values(Format::e4m3, Format::e5m2),
+                         [](const auto& info) { return std::string(name(info.param)); });
+
 TEST(Format, PowersOfTwo) {
   for (int e = -1074; e <= 1023; ++e) ASSERT_EQ(power_of_two(e), std::ldexp(1.0, e));
 }
@@ -147,8 +239,20 @@ TEST(Format, Constants) {
   EXPECT_EQ(smallest_subnormal(Format::f16), 0x1p-24);
   EXPECT_EQ(unit_roundoff(Format::f32), 0x1p-24);
   EXPECT_EQ(unit_roundoff(Format::bf16), 0x1p-8);
-  for (const Format format : {Format::f64, Format::f32, Format::bf16, Format::f16, Format::boolean, Format::index})
+  // OFP8: S.1111.110 = 448 and S.11110.11 = 57344; smallest subnormals 2^-9 and 2^-16.
+  EXPECT_EQ(largest_finite(Format::e4m3), 448);
+  EXPECT_EQ(largest_finite(Format::e5m2), 57344);
+  EXPECT_EQ(smallest_subnormal(Format::e4m3), 0x1p-9);
+  EXPECT_EQ(smallest_subnormal(Format::e5m2), 0x1p-16);
+  EXPECT_EQ(unit_roundoff(Format::e4m3), 0x1p-4);
+  std::string names;
+  for (const Format format : floating_formats) {
     EXPECT_EQ(format_named(name(format)), format);
+    EXPECT_EQ(accumulator_of(format), format == Format::f64 ? Format::f64 : Format::f32);
+    names += (names.empty() ? "" : ", ") + std::string(name(format));
+  }
+  EXPECT_EQ(names, floating_format_names);
+  for (const Format format : {Format::boolean, Format::index}) EXPECT_EQ(format_named(name(format)), format);
   EXPECT_FALSE(format_named("f8"));
 }
 

@@ -89,8 +89,20 @@ TEST_P(Guard, AWrittenNaNIsNoPattern) {
   EXPECT_EQ(run([](const Call& call) { call.outputs[0].set(6, std::nan("")); }, GetParam()).verdict, Verdict::pass);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, Guard, testing::Values(Format::f64, Format::f32, Format::bf16, Format::f16),
+INSTANTIATE_TEST_SUITE_P(Formats, Guard, testing::ValuesIn(floating_formats),
                          [](const auto& info) { return std::string(name(info.param)); });
+
+// One-byte numbers: a returned number equal to one of the two patterns is no unwritten element, whichever it is.
+TEST(GuardedRun, EveryCodeOfAnEightBitFormatMayBeReturned) {
+  for (const Format format : {Format::e4m3, Format::e5m2})
+    for (unsigned code = 0; code <= 0xff; ++code) {
+      const GuardedRun result = run([code](const Call& call) {
+        Tensor& p = call.outputs[0];
+        p.bytes[static_cast<std::size_t>(p.position(6))] = static_cast<std::byte>(code);
+      }, format);
+      EXPECT_EQ(result.verdict, Verdict::pass) << code << ' ' << result.detail;
+    }
+}
 
 TEST(GuardedRun, RefusalsAndErrors) {
   const GuardedRun refused = run([](const Call&) { throw Refused("rows of 4 are beneath me"); });

@@ -98,12 +98,25 @@ const Suspicion* finding(const CaseJudgement& judgement, const std::string& prop
   return nullptr;
 }
 
+// e4m3 has no infinity: above 448 the saturated number is right, its neighbour and NaN are not, and the row has no sum.
+TEST(Judge, ASaturatedResultIsTheCorrectOneOfAFormatWithoutInfinity) {
+  // p_j = 1/3, so gx = 64/3 (800/3, 800/3, -1600/3).
+  const Case input = CaseBuilder("softmax.scaled_masked", Format::e4m3, 1, 3).rows("x", {0, 0, 0}).rows("g", {400, 400, -400}).attribute("scale", 64);
+  Judged large(input), lower(input), nan(input);
+  EXPECT_EQ(list_of(large(), large.reference.signature()), "");
+  EXPECT_EQ(large.output("gx").get(0), 448);
+  lower.output("gx").set(0, 416);
+  EXPECT_NE(finding(lower(), "bound"), nullptr);
+  nan.output("gx").set(0, std::nan(""));
+  EXPECT_NE(finding(nan(), "special values"), nullptr);
+}
+
 // Correct rounding errs by half a gap at most; the filter may overstate by its own 2^-10 ulp. Each entry then leaves at most
 // u |g| + eta/2 in a row sum, so V <= 1. Around a power of two the judge takes the smaller gap of what the enclosure
 // straddles, which only the rounding of a number near it can meet, with an error near 0.
 TEST(Judge, CorrectlyRoundedResultsPass) {
   for (const OperatorReference* reference : Registry::global().operators())
-    for (const Format storage : {Format::f32, Format::bf16, Format::f16, Format::f64}) {
+    for (const Format storage : floating_formats) {
       SCOPED_TRACE(reference->signature().name + " " + std::string(name(storage)));
       double ulp = 0, v = 0;
       for (std::uint64_t index = 0; index < (storage == Format::f32 ? 54 : 18); ++index) {

@@ -243,7 +243,7 @@ TEST(TextbookRegistry, HasOnePytorchFormPerOperatorAndFormat) {
   for (const char* op :
        {"softmax", "log_softmax", "logsumexp", "softmax.scaled_masked", "softmax.state", "softmax.merge",
         "softmax.online", "cross_entropy", "cross_entropy.soft", "kl_forward", "kl_reverse", "jsd"})
-    for (const Format storage : {Format::f64, Format::f32, Format::bf16, Format::f16}) {
+    for (const Format storage : floating_formats) {
       int found = 0;
       for (const Kernel* kernel : Registry::global().kernels(op))
         for (const std::string& alias : kernel->aliases)

@@ -115,8 +115,37 @@ TEST(Ulp, GridDistance) {
   EXPECT_EQ(grid_distance(Format::f32, 1, 1 + 0x1p-24 + 0x1p-40), 1);  // the exact value rounds up
 }
 
+// e4m3, u = 2^-4: spacing 2^-3 above 1, 2^-4 below; 32 in the last binade, subnormals 2^-9 apart. Beyond 448 nothing is
+// lost by returning 448. e5m2: spacing 2^-2 above 1; 2^16 stands for infinity, and gaps go on: 2^13 below it, 2^14 above.
+TEST(Ulp, TableOfEightBitFormats) {
+  struct Row {
+    Format format;
+    double exact, computed, ulp, grid;
+  };
+  for (const Row& row : {Row{Format::e4m3, 1, 1.125, 2, 1}, Row{Format::e4m3, 1.0625, 1.125, 0.5, 1}, Row{Format::e4m3, 0x1p-11, 0x1p-9, 0.75, 1},
+                         Row{Format::e4m3, 440, 448, 0.25, 0}, Row{Format::e4m3, 460, 448, 0, 0}, Row{Format::e4m3, -1e6, -448, 0, 0},
+                         Row{Format::e4m3, 1e6, 416, 1, 1}, Row{Format::e4m3, 1e6, -448, 28, 252}, Row{Format::e5m2, 1, 1.25, 2, 1},
+                         Row{Format::e5m2, 1.75, 2, 1, 1}, Row{Format::e5m2, 57344, infinity, 1, 1}, Row{Format::e5m2, 0x1.8p16, infinity, 2, 0},
+                         Row{Format::e5m2, 60000, 57344, 2656.0 / 8192, 0}}) {
+    const WorkingPrecision precision(128);
+    const UlpError error = ulp_error(row.format, row.computed, Enclosure(row.exact));
+    EXPECT_NEAR(error.upper, row.ulp, row.ulp * 0x1p-50) << name(row.format) << ' ' << row.exact << ' ' << row.computed;
+    EXPECT_NEAR(error.lower, row.ulp, row.ulp * 0x1p-50) << name(row.format) << ' ' << row.exact << ' ' << row.computed;
+    EXPECT_EQ(grid_distance(row.format, row.computed, row.exact), row.grid) << name(row.format) << ' ' << row.exact << ' ' << row.computed;
+  }
+  EXPECT_EQ(grid_distance(Format::e4m3, std::nan(""), 1e6), infinity);
+  EXPECT_FALSE(rounds_to_infinity(Format::e4m3, 1e6));
+  EXPECT_TRUE(rounds_to_infinity(Format::e5m2, 61440));
+  for (unsigned code = 0; code <= 0x7e; ++code) {
+    ASSERT_EQ(ordinal(Format::e4m3, decode_e4m3(static_cast<std::uint8_t>(code))), code);
+    if (code <= 0x7c) {
+      ASSERT_EQ(ordinal(Format::e5m2, -decode_e5m2(static_cast<std::uint8_t>(code))), -static_cast<std::int64_t>(code));
+    }
+  }
+}
+
 TEST(Ulp, OverflowThreshold) {
-  for (const Format format : {Format::f32, Format::bf16, Format::f16}) {
+  for (const Format format : {Format::f32, Format::bf16, Format::f16, Format::e5m2}) {
     // Half a spacing above the largest number; the tie goes to infinity, because the largest significand is odd.
     const double largest_number = largest_finite(format);
     const double half = 0.5 * (power_of_two(traits(format).max_exponent + 1) - largest_number);

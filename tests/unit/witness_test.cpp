@@ -80,7 +80,7 @@ void fill(Tensor& tensor, std::mt19937_64& random) {
 }
 
 Case random_case(std::mt19937_64& random) {
-  constexpr Format formats[] = {Format::f64, Format::f32, Format::bf16, Format::f16};
+  constexpr auto formats = floating_formats;
   const auto below = [&](std::uint64_t n) { return static_cast<std::int64_t>(random() % n); };
   Case input;
   input.op = "softmax";
