@@ -37,7 +37,7 @@ constexpr auto longest_shrinking = std::chrono::seconds(30);
 struct CaseResult {
   std::uint64_t index = 0;
   std::int64_t rows = 0;
-  bool judged = false, refused = false;
+  bool skipped = false, judged = false, refused = false;
   std::string refusal;
   CaseJudgement judgement;
   std::vector<std::string> classes;
@@ -57,7 +57,6 @@ struct Best {
   std::map<std::string, Place> ulp, ratio;               // by output
   std::map<Complaint, std::vector<Place>> complaints;    // the first and the worst case of each
   std::map<std::string, std::string> last_words;         // of the first case that crashed, and that timed out
-  std::uint64_t killed = 0;
   Place gradient_sum, sum;
   int gradient_sum_output = -1, sum_output = -1;
   std::map<std::string, std::pair<double, std::uint64_t>> bias;
@@ -118,14 +117,13 @@ class Campaign {
 
   Report run() {
     start_ = Clock::now();
-    const double limit = options_.seconds.value_or(options_.cases ? 1e18 : 10.0);
     std::uint64_t next = options_.shard;
     std::optional<Report> earlier;
     if (options_.resume && options_.out) earlier = load_state(next);
     const std::uint64_t stride = options_.shards;
     std::uint64_t done = earlier ? (next - options_.shard) / stride : 0;
     std::vector<CaseResult> batch;
-    while (!stopped() && best_.killed < most_killed && elapsed() < limit && (!options_.cases || done < *options_.cases)) {
+    while (!stopped() && !given_up() && elapsed() < limit_ && (!options_.cases || done < *options_.cases)) {
       const std::uint64_t count = options_.cases ? std::min<std::uint64_t>(batch_size, *options_.cases - done) : batch_size;
       batch.assign(count, {});
       for (std::uint64_t i = 0; i < count; ++i) batch[i].index = next + i * stride;
@@ -153,6 +151,8 @@ class Campaign {
 
  private:
   bool stopped() const { return options_.stop && options_.stop->load(); }
+  /// Enough cases killed their worker; or some did, which costs a time limit each, and the campaign's own time is over.
+  bool given_up() const { return killed_ >= most_killed || (killed_ > 0 && elapsed() >= limit_); }
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   Recipe recipe(std::uint64_t index) const { return generate_recipe(reference_.signature(), options_.seed, index); }
@@ -179,6 +179,8 @@ class Campaign {
   }
 
   void examine(CaseResult& result) const {
+    result.skipped = given_up();
+    if (result.skipped) return;
     const Recipe drawn = recipe(result.index);
     const Case input = expand(drawn, reference_.signature(), options_.format);
     const Examination examination = examiner_.examine(input, reruns(result.index));
@@ -193,12 +195,14 @@ class Campaign {
       if (item.verdict != Verdict::crashed && item.verdict != Verdict::timed_out) continue;
       result.killed = item.verdict;
       result.last_words = item.detail;
+      ++killed_;
       keep_witness(input);
     }
     result.judgement.findings.clear();
   }
 
   void reduce(const CaseResult& result) {
+    if (result.skipped) return;
     ++report_.cases;
     report_.rows += static_cast<std::uint64_t>(result.rows);
     report_.elements += result.judgement.elements;
@@ -227,10 +231,7 @@ class Campaign {
     };
     take_index(result.judgement.gradient_sum_index, best_.gradient_sum, best_.gradient_sum_output);
     take_index(result.judgement.sum_index, best_.sum, best_.sum_output);
-    if (result.killed != Verdict::pass) {
-      ++best_.killed;
-      best_.last_words.emplace(name(result.killed), result.last_words);
-    }
+    if (result.killed != Verdict::pass) best_.last_words.emplace(name(result.killed), result.last_words);
     std::set<std::string> counted;
     for (const auto& [complaint, excess] : result.complaints) {
       if (counted.insert(complaint.property).second) ++report_.violation_counts[complaint.property];
@@ -368,7 +369,9 @@ class Campaign {
   Examiner examiner_;
   Report report_;
   Best best_;
+  const double limit_ = options_.seconds.value_or(options_.cases ? 1e18 : 10.0);
   Clock::time_point start_;
+  mutable std::atomic<std::uint64_t> killed_{0};
 };
 
 }  // namespace

@@ -1,10 +1,12 @@
 #include "oracle/kernel/worker_kernel.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -152,6 +154,42 @@ Description description_from(const nlohmann::json& head, const std::string& text
   return result;
 }
 
+/// A file that holds the case which a worker runs, and is empty between two. One file for many cases: creating and removing
+/// one each would halve the speed of a campaign. It is removed with this object.
+class RunningFile {
+ public:
+  explicit RunningFile(const fs::path& folder) {
+    if (folder.empty()) return;
+    static std::atomic<std::uint64_t> serial{0};
+    path_ = folder / fmt::format("{}-{}.json", ::getpid(), serial++);
+    write_file(path_, "");
+    file_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  }
+  ~RunningFile() {
+    if (file_ < 0) return;
+    ::close(file_);
+    std::error_code error;
+    fs::remove(path_, error);
+  }
+  RunningFile(const RunningFile&) = delete;
+  RunningFile& operator=(const RunningFile&) = delete;
+
+  void hold(const Case& input) {
+    if (path_.empty()) return;
+    const std::string text = to_json(input, 0).dump();
+    const auto size = static_cast<ssize_t>(text.size());
+    if (::pwrite(file_, text.data(), text.size(), 0) != size || ::ftruncate(file_, size) != 0)
+      throw InvalidInput(path_.string() + ": cannot be written (" + std::strerror(errno) + "); make room or choose another --out");
+  }
+  void clear() {
+    if (file_ >= 0 && ::ftruncate(file_, 0) != 0) return;  // the next case overwrites it
+  }
+
+ private:
+  fs::path path_;
+  int file_ = -1;
+};
+
 /// The workers of one foreign kernel: one per thread that runs a case, kept for the next.
 class WorkerPool {
  public:
@@ -159,7 +197,7 @@ class WorkerPool {
       : text_(std::move(text)), arguments_(arguments_of(text_)), environment_(worker_environment()), options_(std::move(options)) {
     auto worker = std::make_unique<WorkerProcess>(arguments_, environment_, options_.limits);
     description_ = description_from(describe(*worker), text_);
-    idle_.push_back(std::move(worker));
+    idle_.push_back(std::unique_ptr<Place>(new Place{std::move(worker), RunningFile(options_.running)}));
   }
 
   const Description& description() const { return description_; }
@@ -170,23 +208,29 @@ class WorkerPool {
     options_ = options;
   }
 
-  std::unique_ptr<WorkerProcess> take() {
-    {
-      const std::scoped_lock lock(mutex_);
-      if (!idle_.empty()) {
-        auto worker = std::move(idle_.back());
-        idle_.pop_back();
-        return worker;
-      }
-    }
+  /// One worker and the file of its case; the process is empty before the first call and after one that it did not survive.
+  struct Place {
+    std::unique_ptr<WorkerProcess> process;
+    RunningFile running;
+  };
+
+  std::unique_ptr<Place> take() {
+    const std::scoped_lock lock(mutex_);
+    if (idle_.empty()) return std::unique_ptr<Place>(new Place{nullptr, RunningFile(options_.running)});
+    auto place = std::move(idle_.back());
+    idle_.pop_back();
+    return place;
+  }
+  void give_back(std::unique_ptr<Place> place) {
+    const std::scoped_lock lock(mutex_);
+    idle_.push_back(std::move(place));
+  }
+
+  std::unique_ptr<WorkerProcess> start() const {
     auto worker = std::make_unique<WorkerProcess>(arguments_, environment_, options_.limits);
     if (describe(*worker).value("name", "") != description_.name)
       throw Crashed("the worker described itself differently when it was started again");
     return worker;
-  }
-  void give_back(std::unique_ptr<WorkerProcess> worker) {
-    const std::scoped_lock lock(mutex_);
-    idle_.push_back(std::move(worker));
   }
 
  private:
@@ -199,27 +243,7 @@ class WorkerPool {
   WorkerOptions options_;
   Description description_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<WorkerProcess>> idle_;
-};
-
-/// The case as a file for as long as this object lives.
-class RunningCase {
- public:
-  RunningCase(const fs::path& folder, const Case& input) {
-    if (folder.empty()) return;
-    static std::atomic<std::uint64_t> serial{0};
-    path_ = folder / fmt::format("{}-{}.json", ::getpid(), serial++);
-    write_file(path_, witness_text(input));
-  }
-  ~RunningCase() {
-    std::error_code error;
-    if (!path_.empty()) fs::remove(path_, error);
-  }
-  RunningCase(const RunningCase&) = delete;
-  RunningCase& operator=(const RunningCase&) = delete;
-
- private:
-  fs::path path_;
+  std::vector<std::unique_ptr<Place>> idle_;
 };
 
 /// Places of tensors in the block of memory that a worker sees, and the head that says so.
@@ -228,8 +252,13 @@ class RunMessage {
   RunMessage(const Call& call, bool shared) {
     const Signature& signature = call.signature;
     nlohmann::json inputs = nlohmann::json::array(), outputs = inputs, changed = inputs, attributes = nlohmann::json::object();
-    for (const InputSpec& spec : signature.inputs)
+    bool gradients = false;
+    for (std::size_t i = 0; i < signature.outputs.size(); ++i) gradients |= !call.outputs[i].bytes.empty() && signature.outputs[i].gradient_of >= 0;
+    for (const InputSpec& spec : signature.inputs) {
+      // A kernel without gradients need not know their upstream.
+      if (spec.role == Role::upstream && !gradients) continue;
       if (const auto found = call.input.inputs.find(spec.name); found != call.input.inputs.end()) add(spec.name, found->second, inputs);
+    }
     inputs_ = places_.size();
     for (std::size_t i = 0; i < signature.outputs.size(); ++i)
       if (!call.outputs[i].bytes.empty()) add(signature.outputs[i].name, call.outputs[i], outputs);
@@ -305,41 +334,42 @@ class WorkerKernel final : public Kernel {
       for (const auto& [attribute, value] : call.input.attributes)
         if (attribute.ends_with("_policy") && value != 0)
           throw Refused("the contract of kernel '" + name + "' does not promise policies; leave " + attribute + " at its default");
-    const RunningCase running(pool_->options().running, call.input);
+    const auto back = [this](WorkerPool::Place* place) {
+      place->running.clear();
+      if (place->process && !place->process->alive()) place->process.reset();
+      pool_->give_back(std::unique_ptr<WorkerPool::Place>(place));
+    };
+    const std::unique_ptr<WorkerPool::Place, decltype(back)> place(pool_->take().release(), back);
+    place->running.hold(call.input);
+    if (!place->process) place->process = pool_->start();
+    ask(call, *place->process);
+  }
+
+ private:
+  void ask(const Call& call, WorkerProcess& worker) const {
     const bool shared = pool_->description().shared_memory;
     const RunMessage message(call, shared);
-    std::unique_ptr<WorkerProcess> worker = pool_->take();
     std::vector<std::byte> bytes(shared ? 0 : message.size());
-    std::byte* block = shared ? worker->memory(message.size()) : bytes.data();
+    std::byte* block = shared ? worker.memory(message.size()) : bytes.data();
     message.write(block);
-    const Message answer = worker->ask(message.head(), bytes, bytes.size(), pool_->options().limits.seconds);
+    const Message answer = worker.ask(message.head(), bytes, bytes.size(), pool_->options().limits.seconds);
     const auto text = [&](const char* field) -> std::optional<std::string> {
       const auto found = answer.head.find(field);
       if (found == answer.head.end()) return std::nullopt;
       if (!found->is_string()) throw Crashed(fmt::format("the worker broke the protocol: '{}' of its answer is no text", field));
       return valid_utf8(found->get<std::string>());
     };
-    if (const auto reason = text("refused")) {
-      pool_->give_back(std::move(worker));
-      throw Refused(*reason);
-    }
-    if (const auto reason = text("error")) {
-      pool_->give_back(std::move(worker));
-      throw Crashed("the kernel reported an error: " + *reason);
-    }
+    if (const auto reason = text("refused")) throw Refused(*reason);
+    if (const auto reason = text("error")) throw Crashed("the kernel reported an error: " + *reason);
     if (answer.head.value("done", nlohmann::json()) != true)
-      throw Crashed("the worker broke the protocol: it answered " + valid_utf8(answer.head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)).substr(0, 100) +
+      throw Crashed("the worker broke the protocol: it answered " +
+                    valid_utf8(answer.head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)).substr(0, 100) +
                     " instead of done, refused or error");
-    if (!shared) {
-      if (answer.bytes.size() != bytes.size())
-        throw Crashed(fmt::format("the worker broke the protocol: it answered {} raw bytes where {} are due", answer.bytes.size(), bytes.size()));
-      block = const_cast<std::byte*>(answer.bytes.data());
-    }
-    message.read(block, call.outputs);
-    pool_->give_back(std::move(worker));
+    if (!shared && answer.bytes.size() != bytes.size())
+      throw Crashed(fmt::format("the worker broke the protocol: it answered {} raw bytes where {} are due", answer.bytes.size(), bytes.size()));
+    message.read(shared ? block : answer.bytes.data(), call.outputs);
   }
 
- private:
   std::shared_ptr<WorkerPool> pool_;
 };
 

@@ -25,6 +25,8 @@ class WorkerProcess {
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
 
+  bool alive() const { return process_ > 0; }
+
   /// The answer to one message. Throws Crashed or TimedOut with one sentence; the process is gone then.
   Message ask(std::string_view head, std::span<const std::byte> bytes, std::size_t most_bytes, double seconds);
 
