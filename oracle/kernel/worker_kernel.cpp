@@ -142,7 +142,7 @@ Description description_from(const nlohmann::json& head, const std::string& text
   if (result.operators.empty()) value.at("operators").fail("is empty; name at least one operator");
   for (const JsonValue& dtype : value.at("dtypes").items()) {
     const std::optional<Format> format = format_named(dtype.text());
-    if (!format || !is_floating(*format)) dtype.fail("unknown dtype; known: f64, f32, bf16, f16");
+    if (!format || !is_floating(*format)) dtype.fail("unknown dtype '" + dtype.text() + "'; known: f64, f32, bf16, f16");
     result.formats.push_back(*format);
   }
   if (result.formats.empty()) value.at("dtypes").fail("is empty; name at least one dtype");

@@ -54,7 +54,7 @@ def to_torch(array):
     PyTorch has no negative strides: arrays with such are copied."""
     import torch
     if any(stride < 0 for stride in array.strides):
-        array = numpy.ascontiguousarray(array)
+        array = array.copy(order="C")
     if array.dtype == numpy.uint16:
         return torch.from_numpy(array.view(numpy.int16)).view(torch.bfloat16)
     if array.dtype == numpy.uint8:

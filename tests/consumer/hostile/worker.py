@@ -74,7 +74,6 @@ while True:
                 for j in range(classes):
                     struct.pack_into("<f", block, spec["first"] + 4 * (i * spec["strides"][0] + j * spec["strides"][1]), 1 / classes)
         send({"done": True, "bytes": len(block)}, bytes(block))
-        time.sleep(0.05)
-        send({"done": True})
+        os.write(1, b"and done\n")
     else:
         sys.exit("unknown mode " + mode)
