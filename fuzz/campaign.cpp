@@ -28,16 +28,22 @@ constexpr std::size_t batch_size = 64;
 /// Properties that call the kernel again run on one case in this many; the index decides, not the clock.
 constexpr std::uint64_t rerun_every = 3;
 constexpr int recipe_budget = 150, minimise_budget = 600;
+/// A campaign ends early after this many cases that killed their worker, and shrinks such a case for this long at most: each
+/// try costs a restart or a whole time limit.
+constexpr std::uint64_t most_killed = 20;
+constexpr auto longest_shrinking = std::chrono::seconds(30);
 
 /// Everything a worker learns from one case; small, so that memory does not grow with the campaign.
 struct CaseResult {
   std::uint64_t index = 0;
   std::int64_t rows = 0;
-  bool judged = false, refused = false;
+  bool skipped = false, judged = false, refused = false;
   std::string refusal;
   CaseJudgement judgement;
   std::vector<std::string> classes;
   std::vector<std::pair<Complaint, double>> complaints;  // with the excess
+  Verdict killed = Verdict::pass;                        // crashed or timed_out
+  std::string last_words;
 };
 
 struct Place {
@@ -50,6 +56,7 @@ struct Place {
 struct Best {
   std::map<std::string, Place> ulp, ratio;               // by output
   std::map<Complaint, std::vector<Place>> complaints;    // the first and the worst case of each
+  std::map<std::string, std::string> last_words;         // of the first case that crashed, and that timed out
   Place gradient_sum, sum;
   int gradient_sum_output = -1, sum_output = -1;
   std::map<std::string, std::pair<double, std::uint64_t>> bias;
@@ -110,14 +117,13 @@ class Campaign {
 
   Report run() {
     start_ = Clock::now();
-    const double limit = options_.seconds.value_or(options_.cases ? 1e18 : 10.0);
     std::uint64_t next = options_.shard;
     std::optional<Report> earlier;
     if (options_.resume && options_.out) earlier = load_state(next);
     const std::uint64_t stride = options_.shards;
     std::uint64_t done = earlier ? (next - options_.shard) / stride : 0;
     std::vector<CaseResult> batch;
-    while (!stopped() && elapsed() < limit && (!options_.cases || done < *options_.cases)) {
+    while (!stopped() && !given_up() && elapsed() < limit_ && (!options_.cases || done < *options_.cases)) {
       const std::uint64_t count = options_.cases ? std::min<std::uint64_t>(batch_size, *options_.cases - done) : batch_size;
       batch.assign(count, {});
       for (std::uint64_t i = 0; i < count; ++i) batch[i].index = next + i * stride;
@@ -145,6 +151,8 @@ class Campaign {
 
  private:
   bool stopped() const { return options_.stop && options_.stop->load(); }
+  /// Enough cases killed their worker; or some did, which costs a time limit each, and the campaign's own time is over.
+  bool given_up() const { return killed_ >= most_killed || (killed_ > 0 && elapsed() >= limit_); }
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   Recipe recipe(std::uint64_t index) const { return generate_recipe(reference_.signature(), options_.seed, index); }
@@ -171,6 +179,8 @@ class Campaign {
   }
 
   void examine(CaseResult& result) const {
+    result.skipped = given_up();
+    if (result.skipped) return;
     const Recipe drawn = recipe(result.index);
     const Case input = expand(drawn, reference_.signature(), options_.format);
     const Examination examination = examiner_.examine(input, reruns(result.index));
@@ -180,11 +190,19 @@ class Campaign {
     if (result.refused) result.refusal = examination.run.detail;
     result.judgement = examination.judgement;
     if (result.judged) result.classes = classes_of(drawn, reference_.signature(), input);
-    for (const Examination::Item& item : examination.items) result.complaints.emplace_back(item.complaint, item.excess);
+    for (const Examination::Item& item : examination.items) {
+      result.complaints.emplace_back(item.complaint, item.excess);
+      if (item.verdict != Verdict::crashed && item.verdict != Verdict::timed_out) continue;
+      result.killed = item.verdict;
+      result.last_words = item.detail;
+      ++killed_;
+      keep_witness(input);
+    }
     result.judgement.findings.clear();
   }
 
   void reduce(const CaseResult& result) {
+    if (result.skipped) return;
     ++report_.cases;
     report_.rows += static_cast<std::uint64_t>(result.rows);
     report_.elements += result.judgement.elements;
@@ -213,6 +231,7 @@ class Campaign {
     };
     take_index(result.judgement.gradient_sum_index, best_.gradient_sum, best_.gradient_sum_output);
     take_index(result.judgement.sum_index, best_.sum, best_.sum_output);
+    if (result.killed != Verdict::pass) best_.last_words.emplace(name(result.killed), result.last_words);
     std::set<std::string> counted;
     for (const auto& [complaint, excess] : result.complaints) {
       if (counted.insert(complaint.property).second) ++report_.violation_counts[complaint.property];
@@ -240,6 +259,7 @@ class Campaign {
       if (const auto found = best_.ulp.find(output); found != best_.ulp.end() && found->second.value >= 0) {
         const Case input = case_of(found->second.index);
         const GuardedRun run = run_guarded(signature, kernel_, input);
+        if (run.verdict != Verdict::pass) continue;  // a kernel that does not repeat itself; its verdict is among the violations
         const Measurement entry = examiner_.judge().measure(input, run.outputs, index, found->second.row, found->second.entry);
         worst.ulp = entry.ulp;
         worst.grid = entry.grid;
@@ -253,6 +273,7 @@ class Campaign {
       if (const auto found = best_.ratio.find(output); found != best_.ratio.end() && found->second.value >= 0) {
         const Case input = case_of(found->second.index);
         const GuardedRun run = run_guarded(signature, kernel_, input);
+        if (run.verdict != Verdict::pass) continue;
         worst.bound_ratio = examiner_.judge().measure(input, run.outputs, index, found->second.row, found->second.entry).bound_ratio;
         worst.bound_witness = keep_witness(input);
       }
@@ -276,6 +297,7 @@ class Campaign {
     if (place.value < 0) return;
     const Case input = case_of(place.index);
     const GuardedRun run = run_guarded(reference_.signature(), kernel_, input);
+    if (run.verdict != Verdict::pass) return;
     const SumMeasurement sum = examiner_.judge().measure_sum(input, run.outputs, output, place.row);
     record.max = probability ? sum.sum_index : sum.gradient_sum_index;
     record.output = reference_.signature().outputs[static_cast<std::size_t>(output)].name;
@@ -285,15 +307,18 @@ class Campaign {
   /// Shrinks the recipe, minimises the data, measures again.
   void add_violation(const Complaint& complaint, std::uint64_t index) {
     const Signature& signature = reference_.signature();
+    const auto last_words = best_.last_words.find(complaint.property);
+    const bool kills = last_words != best_.last_words.end();
+    const Clock::time_point begun = Clock::now();
+    const auto enough = [&] { return stopped() || (kills && Clock::now() - begun > longest_shrinking); };
     const Recipe small = shrink_recipe(
         signature, options_.seed, index,
-        [&](const Recipe& candidate) { return !stopped() && examiner_.shows(expand(candidate, signature, options_.format), complaint); },
+        [&](const Recipe& candidate) { return !enough() && examiner_.shows(expand(candidate, signature, options_.format), complaint); },
         recipe_budget);
     Case input = expand(small, signature, options_.format);
     if (!examiner_.shows(input, complaint)) input = case_of(index);
-    input = minimise(signature, input, [&](const Case& candidate) { return !stopped() && examiner_.shows(candidate, complaint); }, minimise_budget);
-    const Property* property = property_named(complaint.property);
-    const Examination examination = examiner_.examine(input, property && property->reruns);
+    input = minimise(signature, input, [&](const Case& candidate) { return !enough() && examiner_.shows(candidate, complaint); }, minimise_budget);
+    const Examination examination = examiner_.examine(input, Examiner::needs_reruns(complaint));
     for (const Examination::Item& item : examination.items) {
       if (item.complaint != complaint) continue;
       std::optional<Violation> violation = examiner_.confirm(input, examination, item);
@@ -304,6 +329,16 @@ class Campaign {
       report_.violations.push_back(std::move(*violation));
       return;
     }
+    if (!kills) return;
+    // It happened once, and that is enough.
+    Violation violation;
+    violation.property = complaint.property;
+    violation.verdict = *verdict_named(complaint.property);
+    violation.input = case_of(index);
+    violation.message = last_words->second + " (once; it did not happen again on the same case)";
+    violation.case_index = index;
+    violation.witness = keep_witness(violation.input);
+    report_.violations.push_back(std::move(violation));
   }
 
   std::filesystem::path state_path() const { return *options_.out / "state.json"; }
@@ -334,7 +369,9 @@ class Campaign {
   Examiner examiner_;
   Report report_;
   Best best_;
+  const double limit_ = options_.seconds.value_or(options_.cases ? 1e18 : 10.0);
   Clock::time_point start_;
+  mutable std::atomic<std::uint64_t> killed_{0};
 };
 
 }  // namespace

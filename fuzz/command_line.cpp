@@ -23,6 +23,8 @@
 #include "oracle/file.hpp"
 #include "oracle/gate.hpp"
 #include "oracle/json.hpp"
+#include "oracle/kernel/plugin_worker.hpp"
+#include "oracle/kernel/worker_kernel.hpp"
 #include "oracle/report.hpp"
 #include "oracle/witness.hpp"
 
@@ -44,7 +46,7 @@ void on_crash(int) {
   ::_exit(static_cast<int>(Exit::crash));
 }
 
-double parse_seconds(const std::string& text) {
+double parse_seconds(const std::string& text, const std::string& option) {
   std::size_t used = 0;
   double value = 0;
   try {
@@ -55,7 +57,7 @@ double parse_seconds(const std::string& text) {
   const std::string unit = text.substr(used);
   const double scale = unit.empty() || unit == "s" ? 1 : unit == "m" || unit == "min" ? 60 : unit == "h" ? 3600 : -1;
   if (used == 0 || scale < 0 || !(value > 0) || !(value < 1e9))
-    throw InvalidInput("--time '" + text + "' is not a positive duration; write for example 30s, 5m or 1h");
+    throw InvalidInput(option + " '" + text + "' is not a positive duration; write for example 30s, 5m or 1h");
   return value * scale;
 }
 
@@ -122,7 +124,40 @@ Exit worst_exit(const std::vector<Report>& reports) {
   return exit;
 }
 
+std::uint64_t parse_memory(const std::string& text) {
+  std::size_t used = 0;
+  double value = 0;
+  try {
+    value = std::stod(text, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  const std::string unit = text.substr(used);
+  const double scale = unit.empty() ? 1 : unit == "K" ? 0x1p10 : unit == "M" ? 0x1p20 : unit == "G" ? 0x1p30 : -1;
+  if (used == 0 || scale < 0 || !(value > 0) || !(value * scale < 0x1p60))
+    throw InvalidInput("--memory-limit '" + text + "' is not a size; write for example 512M or 4G");
+  return static_cast<std::uint64_t>(value * scale);
+}
+
+/// Limits of the processes that foreign kernels run in.
+struct Workers {
+  std::string timeout, memory;
+  WorkerOptions options;
+  void add(CLI::App& app) {
+    app.add_option("--timeout", timeout, "Time limit of one call of a foreign kernel (default 10s)");
+    app.add_option("--memory-limit", memory, "Address space of a foreign kernel, for example 4G (default: no limit)");
+  }
+  /// Opens the foreign ones among these kernels.
+  void open(const std::vector<std::string>& kernels) {
+    if (!timeout.empty()) options.limits.seconds = parse_seconds(timeout, "--timeout");
+    if (!memory.empty()) options.limits.memory = parse_memory(memory);
+    for (const std::string& kernel : kernels)
+      if (is_foreign_kernel(kernel)) open_foreign_kernel(kernel, options);
+  }
+};
+
 struct FuzzCommand {
+  Workers workers;
   CampaignOptions options;
   std::string time, dtype = "f32", out, shard;
   std::uint64_t cases = 0;
@@ -130,7 +165,7 @@ struct FuzzCommand {
 
   void add(CLI::App& app) {
     app.add_option("operator", options.op, "Operator, see `sumzero list`")->required();
-    app.add_option("--kernel", options.kernel, "Kernel under test")->default_val("fast");
+    app.add_option("--kernel", options.kernel, "Kernel under test: a name of `sumzero list`, FILE.py, FILE.so or process:COMMAND")->default_val("fast");
     app.add_option("--dtype", dtype, fmt::format("{} or all", floating_format_names))->capture_default_str();
     app.add_option("--time", time, "Time limit, for example 30s or 5m (default 10s)");
     app.add_option("--cases", cases, "Case limit")->check(CLI::PositiveNumber);
@@ -139,11 +174,12 @@ struct FuzzCommand {
     app.add_option("--shard", shard, "i/N: take the i-th of N disjoint shares, 0 <= i < N");
     app.add_option("--out", out, "Folder for report, witnesses and state");
     app.add_flag("--resume", options.resume, "Go on where the folder's state ends");
+    workers.add(app);
     outputs.add(app);
   }
 
   Exit run() {
-    if (!time.empty()) options.seconds = parse_seconds(time);
+    if (!time.empty()) options.seconds = parse_seconds(time, "--time");
     if (cases > 0) options.cases = cases;
     if (!shard.empty()) {
       unsigned long long i = 0, n = 0;
@@ -155,6 +191,8 @@ struct FuzzCommand {
     }
     if (options.resume && out.empty()) throw InvalidInput("--resume needs --out, the folder to go on from");
     Registry::global().operator_named(options.op);
+    if (!out.empty()) workers.options.running = fs::path(out) / "running";
+    workers.open({options.kernel});
     const std::vector<Format> formats = parse_formats(dtype, options.op, options.kernel);
     options.stop = &interrupted;
     const bool terminal = ::isatty(2) && !outputs.quiet;
@@ -274,19 +312,23 @@ std::map<BaselineKey, WitnessErrors> remeasure(const Baseline& baseline, const s
 }
 
 struct GateCommand {
-  std::vector<std::string> places;
+  std::vector<std::string> places, kernels;
   std::string baseline;
+  Workers workers;
   bool update = false;
   Outputs outputs;
   void add(CLI::App& app) {
     app.add_option("reports", places, "Folders or report.json files")->required();
     app.add_option("--baseline", baseline, "Baseline file of the ratchet");
     app.add_flag("--update-baseline", update, "Write today's numbers into the baseline");
+    app.add_option("--kernel", kernels, "Foreign kernels of the reports, to measure the baseline's witnesses again");
+    workers.add(app);
     outputs.add(app);
   }
   Exit run() {
     if (update && baseline.empty()) throw InvalidInput("--update-baseline needs --baseline, the file to write");
     const std::vector<Report> reports = reports_below(places);
+    workers.open(kernels);
     std::optional<Baseline> stored;
     if (!baseline.empty() && (fs::exists(baseline) || !update)) stored = read_baseline(baseline);
     const GateResult result = gate(reports, stored, stored ? remeasure(*stored, places) : std::map<BaselineKey, WitnessErrors>{});
@@ -326,17 +368,20 @@ struct ReportCommand {
 /// A witness and the kernel that it is replayed on.
 struct WitnessCommand {
   std::string path, kernel = "fast", property, output, out;
+  Workers workers;
   void add(CLI::App& app) {
     app.add_option("case", path, "Witness file")->required();
-    app.add_option("--kernel", kernel, "Kernel")->capture_default_str();
+    app.add_option("--kernel", kernel, "Kernel: a name of `sumzero list`, FILE.py, FILE.so or process:COMMAND")->capture_default_str();
+    workers.add(app);
   }
   Case read() const { return read_witness(path); }
-  Examiner examiner(const Case& input) const {
+  Examiner examiner(const Case& input) {
+    workers.open({kernel});
     const OperatorReference& reference = Registry::global().operator_named(input.op);
     return Examiner(reference, Registry::global().kernel_named(input.op, kernel, input.storage), input.storage);
   }
 
-  Exit replay() const {
+  Exit replay() {
     const Case input = read();
     const Examiner looker = examiner(input);
     const Examination examination = looker.examine(input, true);
@@ -345,10 +390,12 @@ struct WitnessCommand {
       return Exit::skipped;
     }
     int shown = 0;
+    bool killed = false;
     for (const Examination::Item& item : examination.items)
       if (const auto violation = looker.confirm(input, examination, item)) {
         std::cout << violation->property << (violation->kind.empty() ? "" : " (" + violation->kind + ")") << ": " << violation->message << '\n';
         ++shown;
+        killed |= violation->verdict == Verdict::crashed || violation->verdict == Verdict::timed_out;
       }
     const auto& outputs = looker.signature().outputs;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -359,10 +406,11 @@ struct WitnessCommand {
     if (examination.judgement.gradient_sum_index.value >= 0)
       std::cout << fmt::format("gradient-sum index {:.6g}\n", examination.judgement.gradient_sum_index.value);
     if (shown == 0) std::cout << "pass\n";
+    if (killed) return Exit::crash;
     return shown > 0 ? Exit::violation : examination.judgement.undecided_rows > 0 ? Exit::inconclusive : Exit::pass;
   }
 
-  Exit minimise_case() const {
+  Exit minimise_case() {
     const Case input = read();
     const Examiner looker = examiner(input);
     const Examination examination = looker.examine(input, true);
@@ -370,10 +418,11 @@ struct WitnessCommand {
       if (!property.empty() && item.complaint.property != property) continue;
       if (!output.empty() && item.complaint.output != output) continue;
       const Complaint complaint = item.complaint;
+      const bool killed = item.verdict == Verdict::crashed || item.verdict == Verdict::timed_out;
       const Case small = minimise(looker.signature(), input, [&](const Case& candidate) { return looker.shows(candidate, complaint); }, 5000);
       if (!out.empty()) std::cout << (fs::path(out) / (write_witness(out, small) + ".json")).string() << '\n';
       else std::cout << witness_text(small);
-      return Exit::violation;
+      return killed ? Exit::crash : Exit::violation;
     }
     std::cout << "nothing to minimise: kernel '" << kernel << "' shows no violation" << (property.empty() ? "" : " of '" + property + "'") << " on this case\n";
     return Exit::pass;
@@ -477,19 +526,26 @@ int run(int argc, char** argv) {
   compare_app->add_option("--dtype", compare_dtype, std::string(floating_format_names))->capture_default_str();
   compare_app->add_option("--cases", compare_cases, "Number of cases")->check(CLI::PositiveNumber)->capture_default_str();
   compare_app->add_option("--seed", compare_seed, "Seed")->capture_default_str();
+  Workers compare_workers;
+  compare_workers.add(*compare_app);
 
   BenchOptions bench;
   CLI::App* bench_app = app.add_subcommand("bench", "Speed as ratios, measured in one run");
   bench_app->add_flag("--quick", bench.quick, "Fewer repetitions");
   bench_app->add_option("--json", bench.json, "Write the figures as JSON");
 
+  // The process in which a shared library is loaded; started by the tool alone.
+  std::string plugin;
+  CLI::App* worker_app = app.add_subcommand("worker", "")->group("");
+  worker_app->add_option("library", plugin)->required();
+
   std::string list_path;
   CLI::App* list_app = app.add_subcommand("list", "Operators, kernels, strata");
   CLI::Option* list_option = list_app->add_option("--json", list_path, "Write the registry as JSON, to a file or to standard output")->expected(0, 1);
 
   std::vector<std::string> commands;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) commands.push_back(command->get_name());
-  if (argc > 1 && argv[1][0] != '-' && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
+  for (const CLI::App* command : app.get_subcommands([&](const CLI::App* any) { return any != worker_app; })) commands.push_back(command->get_name());
+  if (argc > 1 && argv[1][0] != '-' && argv[1] != worker_app->get_name() && std::find(commands.begin(), commands.end(), argv[1]) == commands.end())
     throw InvalidInput(fmt::format("unknown command '{}'; known: {}", argv[1], fmt::join(commands, ", ")));
   try {
     app.parse(argc, argv);
@@ -498,6 +554,7 @@ int run(int argc, char** argv) {
     std::cerr << "sumzero: " << error.what() << "; see `sumzero --help`\n";
     return static_cast<int>(Exit::usage);
   }
+  if (*worker_app) return serve_plugin(plugin);
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, on_crash);
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
@@ -515,6 +572,7 @@ int run(int argc, char** argv) {
     return static_cast<int>(Exit::pass);
   }
   if (*compare_app) {
+    compare_workers.open({kernel_a, kernel_b});
     const std::vector<Format> formats = parse_formats(compare_dtype, compare_op, kernel_a);
     if (formats.size() != 1) throw InvalidInput(fmt::format("compare takes one --dtype: {}", floating_format_names));
     std::cout << compare(compare_op, kernel_a, kernel_b, formats[0], compare_seed, compare_cases);

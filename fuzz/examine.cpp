@@ -3,6 +3,16 @@
 #include <limits>
 
 namespace sumzero {
+namespace {
+
+/// A property's own call of the kernel came to no result.
+struct RerunFailed {
+  GuardedRun run;
+};
+
+bool kills(Verdict verdict) { return verdict == Verdict::crashed || verdict == Verdict::timed_out; }
+
+}  // namespace
 
 Examination Examiner::examine(const Case& input, bool all_properties, const GuardedOptions& options) const {
   Examination result;
@@ -11,7 +21,7 @@ Examination Examiner::examine(const Case& input, bool all_properties, const Guar
   if (result.run.verdict == Verdict::refused) return result;
   if (result.run.verdict != Verdict::pass) {
     Examination::Item item;
-    item.complaint = {std::string(name(result.run.verdict)), "", output_name(result.run.output)};
+    item.complaint = {std::string(name(result.run.verdict)), "", kills(result.run.verdict) ? "" : output_name(result.run.output)};
     item.verdict = result.run.verdict;
     item.detail = result.run.detail;
     item.excess = std::numeric_limits<double>::infinity();
@@ -29,12 +39,28 @@ Examination Examiner::examine(const Case& input, bool all_properties, const Guar
     result.items.push_back(item);
   }
   const PropertyContext context{signature(), kernel_, judge_.contract(), input, result.run.outputs,
-                                [this](const Case& other, const GuardedOptions& o) { return run_guarded(signature(), kernel_, other, o); }};
+                                [this](const Case& other, const GuardedOptions& o) {
+                                  GuardedRun run = run_guarded(signature(), kernel_, other, o);
+                                  if (run.verdict != Verdict::pass) throw RerunFailed{std::move(run)};
+                                  return run;
+                                }};
   for (const auto& property : properties()) {
     if ((property->reruns && !all_properties) || !property->applies(signature(), judge_.contract())) continue;
-    const std::optional<Breach> breach = property->check(context);
-    if (!breach) continue;
     Examination::Item item;
+    std::optional<Breach> breach;
+    try {
+      breach = property->check(context);
+    } catch (const RerunFailed& failure) {
+      // Refusing a derived case is a kernel's right; what else fails there fails as a case of its own.
+      if (!kills(failure.run.verdict)) continue;
+      item.complaint = {std::string(name(failure.run.verdict)), "", ""};
+      item.verdict = failure.run.verdict;
+      item.detail = failure.run.detail + " (called again for the property '" + property->name + "')";
+      item.excess = std::numeric_limits<double>::infinity();
+      result.items.push_back(item);
+      break;
+    }
+    if (!breach) continue;
     item.complaint = {property->name, "", output_name(breach->output)};
     item.verdict = property->verdict;
     item.breach = breach;
@@ -44,9 +70,13 @@ Examination Examiner::examine(const Case& input, bool all_properties, const Guar
   return result;
 }
 
-bool Examiner::shows(const Case& input, const Complaint& complaint) const {
+bool Examiner::needs_reruns(const Complaint& complaint) {
   const Property* property = property_named(complaint.property);
-  const Examination examination = examine(input, property && property->reruns);
+  return property ? property->reruns : complaint.property == name(Verdict::crashed) || complaint.property == name(Verdict::timed_out);
+}
+
+bool Examiner::shows(const Case& input, const Complaint& complaint) const {
+  const Examination examination = examine(input, needs_reruns(complaint));
   for (const Examination::Item& item : examination.items)
     if (item.complaint == complaint) return true;
   return false;

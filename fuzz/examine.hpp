@@ -31,7 +31,7 @@ struct Examination {
     double excess = 0;
   };
   std::vector<Item> items;
-  bool judged = false;  ///< false when the kernel refused or broke the memory rules
+  bool judged = false;  ///< false when the kernel refused, died or broke the memory rules
 };
 
 class Examiner {
@@ -41,6 +41,9 @@ class Examiner {
 
   /// `all_properties` also runs the properties that call the kernel again.
   Examination examine(const Case& input, bool all_properties, const GuardedOptions& options = {}) const;
+
+  /// Whether the complaint may come from a property that calls the kernel again.
+  static bool needs_reruns(const Complaint& complaint);
 
   /// Does this case still show the complaint?
   bool shows(const Case& input, const Complaint& complaint) const;

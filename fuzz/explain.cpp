@@ -90,6 +90,9 @@ std::string compare(const std::string& op, const std::string& kernel_a, const st
     const Case input = campaign_case(reference.signature(), format, seed, index);
     const GuardedRun run_a = run_guarded(reference.signature(), a.kernel(), input);
     const GuardedRun run_b = run_guarded(reference.signature(), b.kernel(), input);
+    for (const GuardedRun* run : {&run_a, &run_b})
+      if (run->verdict == Verdict::crashed) throw Crashed(fmt::format("{} on case {}: {}", run == &run_a ? kernel_a : kernel_b, index, run->detail));
+      else if (run->verdict == Verdict::timed_out) throw TimedOut(fmt::format("{} on case {}: {}", run == &run_a ? kernel_a : kernel_b, index, run->detail));
     if (run_a.verdict != Verdict::pass || run_b.verdict != Verdict::pass) {
       ++refused;
       continue;

@@ -27,7 +27,7 @@ ordered_json element_json(const std::byte* address, Format format) {
   return index;
 }
 
-ordered_json tensor_json(const std::string& what, const Tensor& tensor) {
+ordered_json tensor_json(const std::string& what, const Tensor& tensor, std::size_t readable) {
   const std::size_t width = traits(tensor.format).bytes, stored = tensor.bytes.size() / width;
   if (stored * width != tensor.bytes.size())
     throw InvalidInput(what + ": storage of " + std::to_string(tensor.bytes.size()) + " bytes is no whole number of " +
@@ -38,7 +38,7 @@ ordered_json tensor_json(const std::string& what, const Tensor& tensor) {
   result["strides"] = tensor.strides;
   result["offset"] = tensor.offset;
   result["elements"] = stored;
-  if (stored > readable_elements) {
+  if (stored > readable) {
     result["base64"] = base64(tensor.bytes.data(), tensor.bytes.size());
     return result;
   }
@@ -203,7 +203,7 @@ const Signature& signature_of(const std::string& op) { return Registry::global()
 
 }  // namespace
 
-ordered_json to_json(const Case& input) {
+ordered_json to_json(const Case& input, std::size_t readable) {
   const Signature& signature = signature_of(input.op);
   ordered_json result;
   result["schema"] = witness_schema;
@@ -214,7 +214,7 @@ ordered_json to_json(const Case& input) {
   for (const auto& [key, value] : input.attributes) result["attributes"][key] = attribute_json(signature, key, value);
   result["inputs"] = ordered_json::object();
   for (const auto& [key, tensor] : input.inputs)
-    result["inputs"][key] = tensor_json(input.op + ": input '" + key + "'", tensor);
+    result["inputs"][key] = tensor_json(input.op + ": input '" + key + "'", tensor, readable);
   return result;
 }
 

@@ -58,9 +58,7 @@ struct Filled {
   }
 };
 
-}  // namespace
-
-GuardedRun run_guarded(const Signature& signature, const Kernel& kernel, const Case& input, const GuardedOptions& options) {
+GuardedRun watched_run(const Signature& signature, const Kernel& kernel, const Case& input, const GuardedOptions& options) {
   GuardedRun result;
   const Reduction reduction = reduction_of(signature, attribute_values(signature, input));
   Filled first;
@@ -70,14 +68,7 @@ GuardedRun run_guarded(const Signature& signature, const Kernel& kernel, const C
                                                     : Tensor{});
   first.after = first.before;
   const auto inputs_before = input.inputs;
-  try {
-    kernel.run(Call{signature, input, first.after, options.threads});
-  } catch (const Refused& refusal) {
-    result.verdict = Verdict::refused;
-    result.detail = refusal.what();
-    result.outputs = std::move(first.after);
-    return result;
-  }
+  kernel.run(Call{signature, input, first.after, options.threads});
   for (const auto& [input_name, tensor] : inputs_before)
     if (tensor.bytes != input.inputs.at(input_name).bytes) {
       result.verdict = Verdict::input_mutated;
@@ -127,6 +118,29 @@ GuardedRun run_guarded(const Signature& signature, const Kernel& kernel, const C
   }
   result.outputs = std::move(first.after);
   return result;
+}
+
+GuardedRun failed_run(Verdict verdict, const std::exception& failure) {
+  GuardedRun result;
+  result.verdict = verdict;
+  result.detail = failure.what();
+  return result;
+}
+
+}  // namespace
+
+GuardedRun run_guarded(const Signature& signature, const Kernel& kernel, const Case& input, const GuardedOptions& options) {
+  try {
+    return watched_run(signature, kernel, input, options);
+  } catch (const Refused& refusal) {
+    return failed_run(Verdict::refused, refusal);
+  } catch (const Crashed& crash) {
+    return failed_run(Verdict::crashed, crash);
+  } catch (const TimedOut& timeout) {
+    return failed_run(Verdict::timed_out, timeout);
+  } catch (const InputMutated& mutation) {
+    return failed_run(Verdict::input_mutated, mutation);
+  }
 }
 
 }  // namespace sumzero

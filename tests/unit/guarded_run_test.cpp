@@ -109,6 +109,9 @@ TEST(GuardedRun, RefusalsAndErrors) {
   EXPECT_EQ(refused.verdict, Verdict::refused);
   EXPECT_EQ(refused.detail, "rows of 4 are beneath me");
   EXPECT_THROW(run([](const Call&) { throw std::runtime_error("broken"); }), std::runtime_error);
+  EXPECT_EQ(run([](const Call&) { throw Crashed("gone"); }).verdict, Verdict::crashed);
+  EXPECT_EQ(run([](const Call&) { throw TimedOut("asleep"); }).verdict, Verdict::timed_out);
+  EXPECT_EQ(run([](const Call&) { throw InputMutated("changed"); }).verdict, Verdict::input_mutated);
 }
 
 }  // namespace
