@@ -335,7 +335,7 @@ struct LogSumExpTooSure : LogSumExp {
   template <class N>
   static void row(RowProblem<N>& problem) {
     LogSumExp::row(problem);
-    N& lse = problem.out(0)[0];
+    auto&& lse = problem.out(0)[0];
     if constexpr (std::is_same_v<N, Ball>) lse.rad *= 0.25, lse.mid = std::nextafter(lse.mid, infinity);
     if constexpr (std::is_same_v<N, Arb>)
       if (!is_special(lse)) lse = lse + Arb(0x1p-60);

@@ -213,6 +213,38 @@ TEST(CLibrary, AStepTooFarIsCaught) {
   EXPECT_GT(largest_error(library_functions[0], [](double x) { return std::nextafter(std::nextafter(std::exp(x), 0.0), 0.0); }, 1000), 1);
 }
 
+/// exp of one number through the row form, in the vectors of this machine or in the smallest ones.
+Ball exp_in_row(const Ball& a, bool widest) {
+  BallArray in, out;
+  in.resize(lane_count + 1);
+  out.resize(lane_count + 1);
+  for (std::size_t j = 0; j < in.size(); ++j) in[j] = a;
+  if (widest) on_widest_vectors([&] { exp_each(in, out); });
+  else exp_each(in, out);
+  return out[1];
+}
+
+// Ball charges 10 u = 5 ulp for the vector form; the C library documents 4.
+TEST(CLibrary, VectorExponentialErrsByAtMostFourUlp) {
+  const LibraryFunction& f = library_functions[0];
+  for (const auto computed : {+[](double x) { return exp_in_row(Ball(x), true).mid; }, +[](double x) { return exp_in_row(Ball(x), false).mid; }}) {
+    const double worst = largest_error(f, computed, 60'000);
+    std::printf("  worst %.4f ulp\n", worst);
+    EXPECT_LE(worst, 4);
+    EXPECT_GE(worst, 0.4);
+  }
+}
+
+TEST(BallNumber, RowExponentialsContain) {
+  for (const bool widest : {true, false}) {
+    EXPECT_EQ(misses([&](const Ball& a) { return exp_in_row(a, widest); }, [](const Enclosure& a) { return exp(a); }, 11,
+                     [](const Ball& a) { return std::fabs(a.mid) + a.rad < 740; }), 0);
+    // Planted: half of the radius.
+    EXPECT_GT(misses([&](const Ball& a) { const Ball e = exp_in_row(a, widest); return Ball(e.mid, e.rad * 0.5); },
+                     [](const Enclosure& a) { return exp(a); }, 11, [](const Ball& a) { return std::fabs(a.mid) + a.rad < 740; }), 0);
+  }
+}
+
 // ---------------------------------------------------------------------------------------------------------
 // Arb and Enclosure
 

@@ -29,7 +29,7 @@ __all__ = ["serve", "Refused", "assert_within_bound", "bf16_to_float", "float_to
 PROTOCOL = 1
 _MEMORY = 3  # file descriptor of the shared memory
 _NUMPY = {"f64": numpy.float64, "f32": numpy.float32, "f16": numpy.float16, "bf16": numpy.uint16, "bool": numpy.uint8,
-          "index": numpy.int64}
+          "index": numpy.int64, "e4m3": numpy.uint8, "e5m2": numpy.uint8}
 
 
 class Refused(Exception):
@@ -185,7 +185,7 @@ def serve(function, operators, dtypes=("f32",), outputs=(), name=None, contract=
                 Parameters called `operator` and `dtype` get their names. Returns the outputs, as a dict by name or in the order
                 of `outputs`, in the dtype of the case; arrays of PyTorch, JAX, CuPy and others are converted.
     operators   names of operators
-    dtypes      f64, f32, f16, bf16
+    dtypes      f64, f32, f16, bf16, e4m3, e5m2 (8-bit formats come and go as bit patterns in uint8)
     outputs     names of the outputs that the function returns; empty: all of the operator's
     name        of the kernel in reports; default: the function's
     contract    what the kernel promises, a dict with fields of `Contract` (reference/operator.hpp); missing ones are unknown
