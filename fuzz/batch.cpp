@@ -4,9 +4,9 @@
 
 #include <cstring>
 
+#include "oracle/contract.hpp"
 #include "oracle/file.hpp"
 #include "oracle/json.hpp"
-#include "oracle/subject.hpp"
 #include "oracle/tensor_file.hpp"
 #include "oracle/witness.hpp"
 #include "reference/evaluate.hpp"
@@ -171,33 +171,7 @@ Contract foreign_contract(Format storage, const std::filesystem::path& path) {
   contract.deterministic = false;
   if (path.empty()) return contract;
   const nlohmann::json parsed = parse_json(read_file(path), path.string());
-  const JsonValue value(parsed, path.string());
-  value.only({"accumulator", "exp_error", "log_error", "summation", "flush_to_zero"});
-  if (const auto accumulator = value.find("accumulator")) {
-    const std::optional<Format> format = format_named(accumulator->text());
-    if (!format || !is_floating(*format)) accumulator->fail("unknown format; known: " + std::string(floating_format_names));
-    contract.accumulator = *format;
-  }
-  const auto error_of = [&](const char* key, double& error) {
-    const auto entry = value.find(key);
-    if (!entry) return;
-    error = entry->number();
-    if (!(error >= 0.5 && error <= 1e6)) entry->fail("must be an error of 0.5 to 1e6 units of the accumulator's roundoff u");
-  };
-  error_of("exp_error", contract.exp_error);
-  error_of("log_error", contract.log_error);
-  contract.expm1_error = contract.exp_error;
-  if (const auto summation = value.find("summation")) {
-    const std::string kind = summation->text();
-    if (kind == "pairwise") contract.summation.kind = SummationTree::Kind::pairwise;
-    else if (kind == "sequential") contract.summation.kind = SummationTree::Kind::sequential;
-    else if (kind != "unknown") summation->fail("unknown order; known: unknown, sequential, pairwise");
-  }
-  if (const auto flush = value.find("flush_to_zero")) {
-    if (!flush->raw().is_boolean()) flush->fail("must be true or false");
-    contract.flush_to_zero = flush->raw().get<bool>();
-  }
-  return contract;
+  return contract_from(JsonValue(parsed, path.string()), contract);
 }
 
 Format batch_format(const std::filesystem::path& batch) { return read_batch(batch).options.format; }

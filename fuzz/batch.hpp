@@ -22,7 +22,7 @@ struct BatchOptions {
 void generate_batch(const BatchOptions& options, const std::filesystem::path& path);
 
 /// Contract of a kernel of which only outputs are known: default_contract, bound kind `declared`, fields of the JSON object
-/// in `path` (if not empty) over it: accumulator, exp_error, log_error, summation, flush_to_zero.
+/// in `path` (if not empty) over it (oracle/contract.hpp).
 Contract foreign_contract(Format storage, const std::filesystem::path& path);
 
 /// Storage format of a batch.

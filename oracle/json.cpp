@@ -175,6 +175,11 @@ std::int64_t JsonValue::integer(std::int64_t minimum, std::int64_t maximum) cons
   return number;
 }
 
+bool JsonValue::flag() const {
+  require(raw().is_boolean(), "true or false");
+  return raw().get<bool>();
+}
+
 std::uint64_t JsonValue::count() const {
   require(value_->is_number(), "a count");
   if (!value_->is_number_unsigned()) fail(scalar_text(*value_) + " is not a count; write a whole number from 0 on");

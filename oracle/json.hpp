@@ -31,6 +31,7 @@ class JsonValue {
   std::int64_t integer(std::int64_t minimum = std::numeric_limits<std::int64_t>::min(),
                        std::int64_t maximum = std::numeric_limits<std::int64_t>::max()) const;
   std::uint64_t count() const;
+  bool flag() const;  ///< true or false
   /// A JSON number, or a string: a decimal or hexadecimal float, "inf", "-inf" or "nan".
   double number() const;
   std::optional<double> number_or_null() const;

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "oracle/contract.hpp"
 #include "oracle/judge.hpp"
 #include "oracle/properties.hpp"
 
@@ -30,16 +31,6 @@ class FinishedResults final : public Kernel {
 };
 
 }  // namespace
-
-Contract default_contract(Format storage) {
-  Contract contract;
-  contract.accumulator = accumulator_of(storage);
-  // 1 ulp is at most 2 u relative to the result.
-  contract.exp_error = contract.log_error = contract.expm1_error = 2;
-  contract.monotone = false;
-  contract.kind = "derived";
-  return contract;
-}
 
 Subject::Subject(std::string op, Format storage, std::int64_t rows, std::int64_t classes) {
   case_.op = std::move(op);

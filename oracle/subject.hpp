@@ -63,7 +63,4 @@ class Subject {
   std::vector<Tensor> outputs_;
 };
 
-/// The contract described at Subject::contract.
-Contract default_contract(Format storage);
-
 }  // namespace sumzero

@@ -12,9 +12,9 @@
 #include <map>
 #include <mutex>
 
+#include "oracle/contract.hpp"
 #include "oracle/file.hpp"
 #include "oracle/json.hpp"
-#include "oracle/subject.hpp"
 #include "oracle/witness.hpp"
 #include "reference/evaluate.hpp"
 
@@ -75,60 +75,6 @@ std::vector<std::string> texts(const JsonValue& value) {
   return result;
 }
 
-bool yes(const JsonValue& value) {
-  if (!value.raw().is_boolean()) value.fail("must be true or false; correct it");
-  return value.raw().get<bool>();
-}
-
-SummationTree summation_from(const JsonValue& value) {
-  value.only({"kind", "width", "flush_every"});
-  static constexpr const char* kinds[] = {"unknown", "sequential", "pairwise", "lanes", "compensated"};
-  SummationTree tree;
-  const std::string kind = value.at("kind").text();
-  const auto found = std::find(std::begin(kinds), std::end(kinds), kind);
-  if (found == std::end(kinds)) value.at("kind").fail("unknown; known: unknown, sequential, pairwise, lanes, compensated");
-  tree.kind = static_cast<SummationTree::Kind>(found - std::begin(kinds));
-  if (const auto width = value.find("width")) tree.width = static_cast<int>(width->integer(1, 1 << 20));
-  if (const auto flush = value.find("flush_every")) tree.flush_every = static_cast<int>(flush->integer(0, 1 << 30));
-  return tree;
-}
-
-/// What is not said counts as unknown: the worst case of `default_contract`, and one policy for special rows.
-Contract contract_from(const JsonValue& value, Format storage) {
-  value.only({"accumulator", "exp_error", "log_error", "expm1_error", "summation", "flush_to_zero", "compensated_shift", "reciprocal",
-              "deterministic", "monotone", "policies", "stores_intermediates", "note"});
-  Contract contract = default_contract(storage);
-  contract.kind = "declared";
-  contract.policies = false;
-  if (const auto accumulator = value.find("accumulator")) {
-    const std::optional<Format> format = format_named(accumulator->text());
-    if (!format || !is_floating(*format)) accumulator->fail(fmt::format("unknown format; known: {}", floating_format_names));
-    contract.accumulator = *format;
-  }
-  const auto error = [&](const char* field, double& to) {
-    const auto found = value.find(field);
-    if (!found) return;
-    to = found->number();
-    if (!(to >= 0 && to < 1e9)) found->fail("must be a number of at least 0, in units of u; correct it");
-  };
-  error("exp_error", contract.exp_error);
-  error("log_error", contract.log_error);
-  error("expm1_error", contract.expm1_error);
-  if (const auto summation = value.find("summation")) contract.summation = summation_from(*summation);
-  const auto flag = [&](const char* field, bool& to) {
-    if (const auto found = value.find(field)) to = yes(*found);
-  };
-  flag("flush_to_zero", contract.flush_to_zero);
-  flag("compensated_shift", contract.compensated_shift);
-  flag("reciprocal", contract.reciprocal);
-  flag("deterministic", contract.deterministic);
-  flag("monotone", contract.monotone);
-  flag("policies", contract.policies);
-  flag("stores_intermediates", contract.stores_intermediates);
-  if (const auto note = value.find("note")) contract.note = note->text();
-  return contract;
-}
-
 Description description_from(const nlohmann::json& head, const std::string& text) {
   const JsonValue value(head, "the description of kernel '" + text + "'");
   if (const auto error = value.find("error")) throw InvalidInput("kernel '" + text + "' cannot be opened: " + error->text());
@@ -147,10 +93,14 @@ Description description_from(const nlohmann::json& head, const std::string& text
   }
   if (result.formats.empty()) value.at("dtypes").fail("is empty; name at least one dtype");
   if (const auto outputs = value.find("outputs")) result.outputs = texts(*outputs);
-  if (const auto shared = value.find("shared_memory")) result.shared_memory = yes(*shared);
+  if (const auto shared = value.find("shared_memory")) result.shared_memory = shared->flag();
   static const nlohmann::json nothing = nlohmann::json::object();
   const JsonValue contract = value.find("contract").value_or(JsonValue(nothing, value.source()));
-  for (const Format format : result.formats) result.contracts[format] = contract_from(contract, format);
+  for (const Format format : result.formats) {
+    Contract unknown = default_contract(format);
+    unknown.policies = false;
+    result.contracts[format] = contract_from(contract, unknown);
+  }
   return result;
 }
 
