@@ -70,7 +70,8 @@ void LogSoftmaxRow(const Row<typename A::Element>& row) {
   Element *logp = row.out[0], *gx = row.out[1];
   const bool backward = gx && g;
   Lane* e = backward ? scratch<Lane, 0>(row.n) : nullptr;
-  const Tail<A> tail = backward ? ScaledTailOf<A>(x, row.n, e, logp) : ScaledTailOf<A>(x, row.n, NoStore(), logp);
+  const Tail<A> tail = backward ? ScaledTailOf<A>(x, row.n, e, logp)
+                                : ScaledTailOf<A>(x, row.n, NoStore(), logp, Index::unwanted);
   if (!tail.regular) return LogSoftmaxIrregular<A>(row);
   if (logp) {
     const auto m = hn::Set(A::d, static_cast<Lane>(tail.m)), log_s = hn::Set(A::d, static_cast<Lane>(Log1pOf(tail.r)));

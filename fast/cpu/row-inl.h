@@ -25,7 +25,7 @@
 // length, all other operations are element by element, and every multiply-add is either fused on all targets or on
 // none. They do not depend on addresses either.
 //
-// Lambdas that use vectors must carry HWY_ATTR.
+// Lambdas that use vectors must carry HWY_ATTR, those of the innermost loops SUMZERO_INLINE_LAMBDA.
 
 #if defined(SUMZERO_FAST_CPU_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SUMZERO_FAST_CPU_ROW_INL_H_
@@ -45,6 +45,9 @@
 #include <utility>
 
 #include "fast/cpu/scratch.hpp"
+
+#undef SUMZERO_INLINE_LAMBDA
+#define SUMZERO_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
 
 HWY_BEFORE_NAMESPACE();
 namespace sumzero::fast::HWY_NAMESPACE {
@@ -165,28 +168,32 @@ HWY_INLINE size_t FirstEqual(const T* x, size_t begin, size_t end, T value) {
   return i;
 }
 
+/// The largest number, -inf if there is none. Of +0 and -0, either.
 template <class T>
-HWY_INLINE Peak<T> FirstMaximum(const T* x, size_t n) {
+HWY_INLINE T Largest(const T* x, size_t begin, size_t end) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
-  constexpr size_t N = hn::MaxLanes(d);
-  constexpr size_t kAccumulators = 4, kStep = kAccumulators * N;
+  constexpr size_t N = hn::MaxLanes(d), kAccumulators = 4, kStep = kAccumulators * N;
+  V lanes[kAccumulators];
+  Unroll<kAccumulators>([&](auto u) HWY_ATTR { lanes[u] = hn::Set(d, -kInfinity<T>); });
+  size_t i = begin;
+  // MaxOrSecond keeps the second operand where the first is NaN.
+  for (; i + kStep <= end; i += kStep)
+    Unroll<kAccumulators>([&](auto u) HWY_ATTR { lanes[u] = MaxOrSecond(hn::LoadU(d, x + i + u * N), lanes[u]); });
+  for (; i + N <= end; i += N) lanes[0] = MaxOrSecond(hn::LoadU(d, x + i), lanes[0]);
+  if (i < end) lanes[1] = MaxOrSecond(Load(Partial{end - i}, d, x + i, -kInfinity<T>), lanes[1]);
+  const V joint = MaxOrSecond(MaxOrSecond(lanes[0], lanes[1]), MaxOrSecond(lanes[2], lanes[3]));
+  return hn::GetLane(hn::MaxOfLanes(d, joint));
+}
+
+template <class T>
+HWY_INLINE Peak<T> FirstMaximum(const T* x, size_t n) {
   // The block that holds the maximum is known from the pass itself, so that only this block is searched.
   constexpr size_t kBlock = 1024;
   T best = -kInfinity<T>;
   size_t block_of_best = n;
   for (size_t begin = 0; begin < n; begin += kBlock) {
-    const size_t end = std::min(begin + kBlock, n);
-    V lanes[kAccumulators];
-    Unroll<kAccumulators>([&](auto u) HWY_ATTR { lanes[u] = hn::Set(d, -kInfinity<T>); });
-    size_t i = begin;
-    // MaxOrSecond keeps the second operand where the first is NaN.
-    for (; i + kStep <= end; i += kStep)
-      Unroll<kAccumulators>([&](auto u) HWY_ATTR { lanes[u] = MaxOrSecond(hn::LoadU(d, x + i + u * N), lanes[u]); });
-    for (; i + N <= end; i += N) lanes[0] = MaxOrSecond(hn::LoadU(d, x + i), lanes[0]);
-    if (i < end) lanes[1] = MaxOrSecond(Load(Partial{end - i}, d, x + i, -kInfinity<T>), lanes[1]);
-    const V joint = MaxOrSecond(MaxOrSecond(lanes[0], lanes[1]), MaxOrSecond(lanes[2], lanes[3]));
-    const T largest = hn::GetLane(hn::MaxOfLanes(d, joint));
+    const T largest = Largest(x, begin, std::min(begin + kBlock, n));
     if (largest > best) best = largest, block_of_best = begin;
   }
   if (block_of_best == n) return {best, n};
@@ -209,7 +216,7 @@ HWY_INLINE T FoldHalves(const T* lanes) {
     return lanes[0];
   } else {
     T folded[Count / 2];
-    Unroll<Count / 2>([&](auto i) HWY_ATTR { folded[i] = lanes[i] + lanes[i + Count / 2]; });
+    Unroll<Count / 2>([&](auto i) SUMZERO_INLINE_LAMBDA { folded[i] = lanes[i] + lanes[i + Count / 2]; });
     return FoldHalves<Count / 2>(folded);
   }
 }
@@ -546,8 +553,15 @@ struct Tail {
   bool regular = false;
 
   /// 1 / (scale (1 + r)) for a power of two: what turns scaled exponentials into probabilities.
-  Sum Inverse(Sum scale) const { return Sum(1) / (Sum(1) + r) / scale; }
+  Sum Inverse(Sum scale) const { return Sum(1) / (Sum(1) + r) * (Sum(1) / scale); }
 };
+
+/// Whether the caller of a tail reads k.
+enum class Index : std::uint8_t { wanted, unwanted };
+
+/// Rows of lanes D up to this length are one block of a sum.
+template <class D>
+inline constexpr size_t kShort = kWidth<hn::TFromD<D>> * kFlush;
 
 /// Asks for the cache lines that the passes after the exponentials touch: the row is summed at the speed of arithmetic,
 /// which leaves the memory idle. Only hints, so that an address outside any array does no harm.
@@ -571,11 +585,61 @@ class Prefetcher {
   std::uintptr_t next_, written_;
 };
 
+/// The tail of a row whose maximum occurs once: it is recognized by its value, so that neither a search for it nor a step
+/// of its own is needed. False if the maximum occurs more than once. A function of its own has the registers to itself.
+template <class A, class Exponentials, class Exp>
+HWY_NOINLINE bool ShortTail(Tail<A>& tail, const typename A::Element* x, size_t n, Exponentials e, typename A::Lane scale,
+                            Exp exp, Index index) {
+  using Element = typename A::Element;
+  using Block = typename A::Block;
+  using V = hn::Vec<typename A::D>;
+  constexpr size_t N = Block::N, kStep = kWidth<typename A::Lane>, kVectors = kStep / N;
+  tail.m = Largest(x, 0, n);
+  if (!(std::abs(tail.m) < kInfinity<Element>)) return true;
+  const hn::RebindToSigned<typename A::D> counts;
+  const V m = hn::Set(A::d, static_cast<typename A::Lane>(tail.m));
+  auto negative_count = hn::Zero(counts);
+  Block block;
+  block.Clear();
+  const auto term = [&](size_t i, auto at) SUMZERO_INLINE_LAMBDA {
+    const V v = Load(at, A::d, x + i, -kInfinity<Element>), exponential = exp(v, m);
+    Store(at, A::d, exponential, e + i);
+    const auto is_maximum = hn::Eq(v, m);
+    negative_count = hn::Add(negative_count, hn::BitCast(counts, hn::VecFromMask(A::d, is_maximum)));
+    return hn::IfThenZeroElse(is_maximum, exponential);
+  };
+  size_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    V terms[kVectors];
+    Unroll<kVectors>([&](auto u) SUMZERO_INLINE_LAMBDA { terms[u] = term(i + u * N, Whole()); });
+    block.AddStep(terms);
+  }
+  if (i < n) {
+    V terms[kVectors];
+    Unroll<kVectors>([&](auto u) HWY_ATTR {
+      const size_t j = i + u * N;
+      if (j + N <= n) terms[u] = term(j, Whole());
+      else if (j < n) terms[u] = term(j, Partial{n - j});
+      else terms[u] = hn::Zero(A::d);
+    });
+    block.AddStep(terms);
+  }
+  if (hn::GetLane(hn::SumOfLanes(counts, negative_count)) != -1) return false;
+  if (index == Index::wanted) tail.k = FirstEqual(x, 0, n, tail.m);
+  tail.r = block.Fold() * (1 / scale);
+  tail.regular = tail.r < kInfinity<typename Tail<A>::Sum>;
+  return true;
+}
+
 template <class A, class Exponentials, class Exp>
 HWY_INLINE Tail<A> TailWith(const typename A::Element* x, size_t n, Exponentials e, typename A::Lane scale, Exp exp,
-                            const typename A::Element* written) {
+                            const typename A::Element* written, Index index) {
   using Lane = typename A::Lane;
   using Element = typename A::Element;
+  if (n <= kShort<typename A::D>) {
+    Tail<A> tail;
+    if (ShortTail(tail, x, n, e, scale, exp, index)) return tail;
+  }
   const Peak<Element> peak = FirstMaximum(x, n);
   Tail<A> tail{peak.value, peak.index};
   if (!(std::abs(peak.value) < kInfinity<Element>)) return tail;
@@ -588,24 +652,26 @@ HWY_INLINE Tail<A> TailWith(const typename A::Element* x, size_t n, Exponentials
         return exponential;
       },
       Prefetcher<Element>(x, n, written));
-  tail.r /= scale;
+  tail.r *= 1 / scale;  // exact, a power of two
   // A NaN is never the maximum, so it is in the tail and makes r NaN.
   tail.regular = tail.r < kInfinity<typename Tail<A>::Sum>;
   return tail;
 }
 
 /// e takes A::kScale exp(x_j - m) of all n entries; NoStore{} when nobody wants them. `written`, a hint: n elements that
-/// the caller stores next.
+/// the caller stores next. tail.k means nothing unless wanted.
 template <class A, class Exponentials>
 HWY_INLINE Tail<A> ScaledTailOf(const typename A::Element* x, size_t n, Exponentials e,
-                                const typename A::Element* written = nullptr) {
-  return TailWith<A>(x, n, e, A::kScale, [](auto v, auto m) HWY_ATTR { return A::ScaledExp(v, m); }, written);
+                                const typename A::Element* written = nullptr, Index index = Index::wanted) {
+  return TailWith<A>(x, n, e, A::kScale, [](auto v, auto m) SUMZERO_INLINE_LAMBDA { return A::ScaledExp(v, m); }, written,
+                     index);
 }
 /// e takes exp(x_j - m).
 template <class A, class Exponentials>
 HWY_INLINE Tail<A> TailOf(const typename A::Element* x, size_t n, Exponentials e) {
   if constexpr (std::is_same_v<Exponentials, NoStore>) return ScaledTailOf<A>(x, n, e);
-  else return TailWith<A>(x, n, e, 1, [](auto v, auto m) HWY_ATTR { return ExpOfDifference<A>(v, m); }, nullptr);
+  else return TailWith<A>(x, n, e, 1, [](auto v, auto m) HWY_ATTR { return ExpOfDifference<A>(v, m); }, nullptr,
+                          Index::wanted);
 }
 
 /// log(1 + r), once per row.

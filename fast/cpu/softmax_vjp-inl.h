@@ -44,7 +44,7 @@ HWY_INLINE bool SoftmaxWithVjp(const typename A::Element* x, size_t n, typename 
   // Without a backward that reads them again, exponentials may live in p until they are scaled.
   if constexpr (std::is_same_v<Element, Lane>) e = p && !backward ? p : scratch<Lane, 0>(n);
   else e = scratch<Lane, 0>(n);
-  const Tail<A> tail = ScaledTailOf<A>(x, n, e);
+  const Tail<A> tail = ScaledTailOf<A>(x, n, e, nullptr, backward ? Index::wanted : Index::unwanted);
   if (!tail.regular) return false;
   const auto inverse = tail.Inverse(A::kScale);
   if (p) {
