@@ -157,7 +157,6 @@ class Campaign {
 
   Recipe recipe(std::uint64_t index) const { return generate_recipe(reference_.signature(), options_.seed, index); }
   Case case_of(std::uint64_t index) const { return expand(recipe(index), reference_.signature(), options_.format); }
-  static bool reruns(std::uint64_t index) { return (index / 7) % rerun_every == 0; }
 
   void work(std::vector<CaseResult>& batch) const {
     std::atomic<std::size_t> cursor{0};
@@ -183,7 +182,7 @@ class Campaign {
     if (result.skipped) return;
     const Recipe drawn = recipe(result.index);
     const Case input = expand(drawn, reference_.signature(), options_.format);
-    const Examination examination = examiner_.examine(input, reruns(result.index));
+    const Examination examination = examiner_.examine(input, campaign_reruns(result.index));
     result.rows = input.extents[0];
     result.judged = examination.judged;
     result.refused = examination.run.verdict == Verdict::refused;
@@ -381,6 +380,8 @@ Report run_campaign(const CampaignOptions& options) { return Campaign(options).r
 Case campaign_case(const Signature& signature, Format format, std::uint64_t seed, std::uint64_t index) {
   return expand(generate_recipe(signature, seed, index), signature, format);
 }
+
+bool campaign_reruns(std::uint64_t index) { return (index / 7) % rerun_every == 0; }
 
 Report merge_reports(const Report& a, const Report& b) {
   Report merged = a;

@@ -37,4 +37,7 @@ Report merge_reports(const Report& a, const Report& b);
 /// Case number `index` that a campaign draws.
 Case campaign_case(const Signature& signature, Format format, std::uint64_t seed, std::uint64_t index);
 
+/// Whether a campaign runs the properties that call the kernel again on case number `index`.
+bool campaign_reruns(std::uint64_t index);
+
 }  // namespace sumzero
