@@ -1,23 +1,15 @@
 # Installs the build into a fresh prefix, configures and builds the consumer against it, and runs what it made.
 file(REMOVE_RECURSE ${WORK})
-function(run)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE text ERROR_VARIABLE text)
-  if(NOT code EQUAL 0)
-    message(FATAL_ERROR "${ARGN} exited with ${code}:\n${text}")
-  endif()
-endfunction()
-run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
-run(${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_BUILD_TYPE=Release)
-run(${CMAKE_COMMAND} --build ${WORK}/build)
-run(${WORK}/build/own_test)
-run(${WORK}/build/own_kernel fuzz softmax --kernel mine --cases 2000 --quiet)
+include(${CMAKE_CURRENT_LIST_DIR}/../expect.cmake)
+expect(0 ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
+expect(0 ${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/build -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_BUILD_TYPE=Release)
+expect(0 ${CMAKE_COMMAND} --build ${WORK}/build)
+expect(0 ${WORK}/build/own_test)
+expect(0 ${WORK}/build/own_kernel fuzz softmax --kernel mine --cases 2000 --quiet)
 
 # The same kernel with the maximum's 1 added first must not pass.
-execute_process(COMMAND ${WORK}/build/own_kernel fuzz cross_entropy --kernel mine.collapsing --cases 600 --quiet RESULT_VARIABLE code)
-if(NOT code EQUAL 1)
-  message(FATAL_ERROR "the collapsing kernel exited with ${code} instead of 1")
-endif()
-run(${WORK}/prefix/bin/sumzero list)
+expect(1 ${WORK}/build/own_kernel fuzz cross_entropy --kernel mine.collapsing --cases 600 --quiet)
+expect(0 ${WORK}/prefix/bin/sumzero list)
 
 # A consumer that voids the bounds is refused by the compiler.
 execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE} -B ${WORK}/fast_math -DCMAKE_PREFIX_PATH=${WORK}/prefix -DCMAKE_CXX_FLAGS=-ffast-math
