@@ -53,8 +53,8 @@ Batch read_batch(const std::filesystem::path& path) {
   const JsonValue text(parsed, source);
   text.require_schema(batch_schema);
   batch.options.op = text.at("operator").text();
-  const std::optional<Format> format = format_named(text.at("dtype").text());
-  if (!format || !is_floating(*format)) text.at("dtype").fail("unknown dtype; known: " + std::string(floating_format_names));
+  const std::optional<Format> format = floating_format_named(text.at("dtype").text());
+  if (!format) text.at("dtype").fail("unknown dtype; known: " + std::string(floating_format_names));
   batch.options.format = *format;
   batch.options.seed = text.at("seed").count();
   batch.options.cases = text.at("drawn").count();
@@ -132,6 +132,17 @@ class StoredResults final : public Kernel {
   std::map<std::string, std::map<std::string, Tensor>> results_;
 };
 
+/// Contract of a kernel of which only outputs are known, bound kind `declared`.
+Contract foreign_contract(Format storage, const std::filesystem::path& path) {
+  Contract contract = default_contract(storage);
+  contract.kind = "declared";
+  // Finished results cannot be computed again, so nothing that compares two runs applies.
+  contract.deterministic = false;
+  if (path.empty()) return contract;
+  const nlohmann::json parsed = parse_json(read_file(path), path.string());
+  return contract_from(JsonValue(parsed, path.string()), contract);
+}
+
 }  // namespace
 
 void generate_batch(const BatchOptions& options, const std::filesystem::path& path) {
@@ -146,11 +157,8 @@ void generate_batch(const BatchOptions& options, const std::filesystem::path& pa
     if (text["cases"].contains(address)) continue;
     nlohmann::ordered_json entry = {{"extents", input.extents}, {"attributes", nlohmann::ordered_json::object()}, {"outputs", nlohmann::ordered_json::object()}};
     const std::vector<double> attributes = attribute_values(signature, input);
-    for (std::size_t a = 0; a < attributes.size(); ++a) {
-      const AttributeSpec& spec = signature.attributes[a];
-      if (spec.choices.empty()) entry["attributes"][spec.name] = attributes[a];
-      else entry["attributes"][spec.name] = spec.choices[static_cast<std::size_t>(attributes[a])];
-    }
+    for (std::size_t a = 0; a < attributes.size(); ++a)
+      entry["attributes"][signature.attributes[a].name] = choice_or_number(signature.attributes[a], attributes[a]);
     for (const OutputSpec& spec : signature.outputs)
       entry["outputs"][spec.name] = {{"dtype", dtype_name(element_format(spec.element, options.format))},
                                      {"shape", tensor_shape(spec.shape, input, reduction_of(signature, attributes))}};
@@ -164,21 +172,10 @@ void generate_batch(const BatchOptions& options, const std::filesystem::path& pa
   write_tensor_file(path, file);
 }
 
-Contract foreign_contract(Format storage, const std::filesystem::path& path) {
-  Contract contract = default_contract(storage);
-  contract.kind = "declared";
-  // Finished results cannot be computed again, so nothing that compares two runs applies.
-  contract.deterministic = false;
-  if (path.empty()) return contract;
-  const nlohmann::json parsed = parse_json(read_file(path), path.string());
-  return contract_from(JsonValue(parsed, path.string()), contract);
-}
-
-Format batch_format(const std::filesystem::path& batch) { return read_batch(batch).options.format; }
-
-Report check_batch(const std::filesystem::path& path, const std::filesystem::path& results, const Contract& contract, CampaignOptions options) {
+Report check_batch(const std::filesystem::path& path, const std::filesystem::path& results,
+                   const std::filesystem::path& contract, CampaignOptions options) {
   const Batch batch = read_batch(path);
-  const StoredResults kernel(batch, results, contract);
+  const StoredResults kernel(batch, results, foreign_contract(batch.options.format, contract));
   options.op = batch.options.op;
   options.kernel = kernel.name;
   options.subject = &kernel;

@@ -21,15 +21,10 @@ struct BatchOptions {
 /// Writes the cases that a campaign with the same seed would draw.
 void generate_batch(const BatchOptions& options, const std::filesystem::path& path);
 
-/// Contract of a kernel of which only outputs are known: default_contract, bound kind `declared`, fields of the JSON object
-/// in `path` (if not empty) over it (oracle/contract.hpp).
-Contract foreign_contract(Format storage, const std::filesystem::path& path);
-
-/// Storage format of a batch.
-Format batch_format(const std::filesystem::path& batch);
-
 /// Judges results as a campaign of these cases. `options` gives threads, folder and progress; the rest comes from the batch.
-/// Outputs that no case has are not judged; a case without any output counts as refused.
-Report check_batch(const std::filesystem::path& batch, const std::filesystem::path& results, const Contract& contract, CampaignOptions options);
+/// Outputs that no case has are not judged; a case without any output counts as refused. The kernel is judged by
+/// default_contract with the fields of the JSON file `contract` over it (oracle/contract.hpp), if that is not empty.
+Report check_batch(const std::filesystem::path& batch, const std::filesystem::path& results,
+                   const std::filesystem::path& contract, CampaignOptions options);
 
 }  // namespace sumzero

@@ -191,7 +191,7 @@ class Campaign {
     if (result.judged) result.classes = classes_of(drawn, reference_.signature(), input);
     for (const Examination::Item& item : examination.items) {
       result.complaints.emplace_back(item.complaint, item.excess);
-      if (item.verdict != Verdict::crashed && item.verdict != Verdict::timed_out) continue;
+      if (!kills(item.verdict)) continue;
       result.killed = item.verdict;
       result.last_words = item.detail;
       ++killed_;
@@ -307,9 +307,9 @@ class Campaign {
   void add_violation(const Complaint& complaint, std::uint64_t index) {
     const Signature& signature = reference_.signature();
     const auto last_words = best_.last_words.find(complaint.property);
-    const bool kills = last_words != best_.last_words.end();
+    const bool killed = last_words != best_.last_words.end();
     const Clock::time_point begun = Clock::now();
-    const auto enough = [&] { return stopped() || (kills && Clock::now() - begun > longest_shrinking); };
+    const auto enough = [&] { return stopped() || (killed && Clock::now() - begun > longest_shrinking); };
     const Recipe small = shrink_recipe(
         signature, options_.seed, index,
         [&](const Recipe& candidate) { return !enough() && examiner_.shows(expand(candidate, signature, options_.format), complaint); },
@@ -328,7 +328,7 @@ class Campaign {
       report_.violations.push_back(std::move(*violation));
       return;
     }
-    if (!kills) return;
+    if (!killed) return;
     // It happened once, and that is enough.
     Violation violation;
     violation.property = complaint.property;

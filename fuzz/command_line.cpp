@@ -46,19 +46,31 @@ void on_crash(int) {
   ::_exit(static_cast<int>(Exit::crash));
 }
 
-double parse_seconds(const std::string& text, const std::string& option) {
+/// A number and the unit behind it; NaN where no number stands.
+std::pair<double, std::string> number_and_unit(const std::string& text) {
   std::size_t used = 0;
-  double value = 0;
   try {
-    value = std::stod(text, &used);
+    const double value = std::stod(text, &used);
+    return {value, text.substr(used)};
   } catch (const std::exception&) {
-    used = 0;
+    return {std::nan(""), text};
   }
-  const std::string unit = text.substr(used);
+}
+
+double parse_seconds(const std::string& text, const std::string& option) {
+  const auto [value, unit] = number_and_unit(text);
   const double scale = unit.empty() || unit == "s" ? 1 : unit == "m" || unit == "min" ? 60 : unit == "h" ? 3600 : -1;
-  if (used == 0 || scale < 0 || !(value > 0) || !(value < 1e9))
+  if (scale < 0 || !(value > 0) || !(value < 1e9))
     throw InvalidInput(option + " '" + text + "' is not a positive duration; write for example 30s, 5m or 1h");
   return value * scale;
+}
+
+std::uint64_t parse_memory(const std::string& text) {
+  const auto [value, unit] = number_and_unit(text);
+  const double scale = unit.empty() ? 1 : unit == "K" ? 0x1p10 : unit == "M" ? 0x1p20 : unit == "G" ? 0x1p30 : -1;
+  if (scale < 0 || !(value > 0) || !(value * scale < 0x1p60))
+    throw InvalidInput("--memory-limit '" + text + "' is not a size; write for example 512M or 4G");
+  return static_cast<std::uint64_t>(value * scale);
 }
 
 std::vector<Format> parse_formats(const std::string& text, const std::string& op, const std::string& kernel) {
@@ -76,8 +88,8 @@ std::vector<Format> parse_formats(const std::string& text, const std::string& op
     if (formats.empty()) Registry::global().kernel_named(op, kernel, Format::f32);  // throws with the known names
     return formats;
   }
-  const std::optional<Format> format = format_named(text);
-  if (!format || !is_floating(*format))
+  const std::optional<Format> format = floating_format_named(text);
+  if (!format)
     throw InvalidInput(fmt::format("unknown dtype '{}'; known: {}, all", text, floating_format_names));
   return {*format};
 }
@@ -122,21 +134,6 @@ Exit worst_exit(const std::vector<Report>& reports) {
   Exit exit = reports.empty() ? Exit::inconclusive : reports.front().exit_code();
   for (const Report& report : reports) exit = worse(exit, report.exit_code());
   return exit;
-}
-
-std::uint64_t parse_memory(const std::string& text) {
-  std::size_t used = 0;
-  double value = 0;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  const std::string unit = text.substr(used);
-  const double scale = unit.empty() ? 1 : unit == "K" ? 0x1p10 : unit == "M" ? 0x1p20 : unit == "G" ? 0x1p30 : -1;
-  if (used == 0 || scale < 0 || !(value > 0) || !(value * scale < 0x1p60))
-    throw InvalidInput("--memory-limit '" + text + "' is not a size; write for example 512M or 4G");
-  return static_cast<std::uint64_t>(value * scale);
 }
 
 /// Limits of the processes that foreign kernels run in.
@@ -233,8 +230,8 @@ struct GenerateCommand {
     app.add_option("-o", to, "Batch file: .safetensors or .npz")->required();
   }
   Exit run() {
-    const std::optional<Format> format = format_named(dtype);
-    if (!format || !is_floating(*format)) throw InvalidInput(fmt::format("unknown dtype '{}'; known: {}", dtype, floating_format_names));
+    const std::optional<Format> format = floating_format_named(dtype);
+    if (!format) throw InvalidInput(fmt::format("unknown dtype '{}'; known: {}", dtype, floating_format_names));
     options.format = *format;
     generate_batch(options, to);
     return Exit::pass;
@@ -249,8 +246,8 @@ struct CheckCommand {
     app.add_option("batch", batch, "File that `sumzero generate` wrote")->required();
     app.add_option("results", results, "File with the kernel's outputs, .safetensors or .npz")->required();
     app.add_option("--contract", contract,
-                   "JSON file of what the kernel promises: accumulator, exp_error, log_error (in u), summation (unknown, sequential, "
-                   "pairwise), flush_to_zero; default: the accumulator of the dtype, exp and log within 2 u, unknown order");
+                   "JSON file of what the kernel promises, by the fields of oracle/contract.hpp, for example accumulator, exp_error (in u), "
+                   "summation; default: the accumulator of the dtype, exp and log within 2 u, unknown order");
     app.add_option("--threads", options.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
     app.add_option("--out", out, "Folder for report and witnesses");
     outputs.add(app);
@@ -258,7 +255,7 @@ struct CheckCommand {
   Exit run() {
     if (!out.empty()) options.out = out;
     options.stop = &interrupted;
-    const std::vector<Report> reports = {check_batch(batch, results, foreign_contract(batch_format(batch), contract), options)};
+    const std::vector<Report> reports = {check_batch(batch, results, contract, options)};
     if (!outputs.quiet) std::cout << terminal_summary(reports.front()) << std::flush;
     outputs.write(reports);
     return worst_exit(reports);
@@ -395,7 +392,7 @@ struct WitnessCommand {
       if (const auto violation = looker.confirm(input, examination, item)) {
         std::cout << violation->property << (violation->kind.empty() ? "" : " (" + violation->kind + ")") << ": " << violation->message << '\n';
         ++shown;
-        killed |= violation->verdict == Verdict::crashed || violation->verdict == Verdict::timed_out;
+        killed |= kills(violation->verdict);
       }
     const auto& outputs = looker.signature().outputs;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
@@ -418,7 +415,7 @@ struct WitnessCommand {
       if (!property.empty() && item.complaint.property != property) continue;
       if (!output.empty() && item.complaint.output != output) continue;
       const Complaint complaint = item.complaint;
-      const bool killed = item.verdict == Verdict::crashed || item.verdict == Verdict::timed_out;
+      const bool killed = kills(item.verdict);
       const Case small = minimise(looker.signature(), input, [&](const Case& candidate) { return looker.shows(candidate, complaint); }, 5000);
       if (!out.empty()) std::cout << (fs::path(out) / (write_witness(out, small) + ".json")).string() << '\n';
       else std::cout << witness_text(small);

@@ -10,8 +10,6 @@ struct RerunFailed {
   GuardedRun run;
 };
 
-bool kills(Verdict verdict) { return verdict == Verdict::crashed || verdict == Verdict::timed_out; }
-
 }  // namespace
 
 Examination Examiner::examine(const Case& input, bool all_properties, const GuardedOptions& options) const {
@@ -72,7 +70,9 @@ Examination Examiner::examine(const Case& input, bool all_properties, const Guar
 
 bool Examiner::needs_reruns(const Complaint& complaint) {
   const Property* property = property_named(complaint.property);
-  return property ? property->reruns : complaint.property == name(Verdict::crashed) || complaint.property == name(Verdict::timed_out);
+  if (property) return property->reruns;
+  const std::optional<Verdict> verdict = verdict_named(complaint.property);
+  return verdict && kills(*verdict);
 }
 
 bool Examiner::shows(const Case& input, const Complaint& complaint) const {

@@ -39,8 +39,8 @@ Contract contract_from(const JsonValue& value, Contract unknown) {
   Contract contract = std::move(unknown);
   contract.kind = "declared";
   if (const auto accumulator = value.find("accumulator")) {
-    const std::optional<Format> format = format_named(accumulator->text());
-    if (!format || !is_floating(*format)) accumulator->fail(fmt::format("unknown format; known: {}", floating_format_names));
+    const std::optional<Format> format = floating_format_named(accumulator->text());
+    if (!format) accumulator->fail(fmt::format("unknown format; known: {}", floating_format_names));
     contract.accumulator = *format;
   }
   const auto error = [&](const char* field, double& to) {

@@ -137,15 +137,11 @@ std::string details(const std::vector<const Violation*>& violations) {
   return text;
 }
 
-bool is_crash(const Violation& violation) {
-  return violation.verdict == Verdict::crashed || violation.verdict == Verdict::timed_out;
-}
-
 void add_property(Suite& suite, const std::string& test, const Finding& finding) {
   const std::string text = details(finding.violations);
   if (!finding.failed()) return suite.pass(test, text);
   const bool crash = std::any_of(finding.violations.begin(), finding.violations.end(),
-                                 [](const Violation* violation) { return is_crash(*violation); });
+                                 [](const Violation* violation) { return kills(violation->verdict); });
   const std::string message = finding.violations.empty() ? fmt::format("fails in {} cases", finding.cases)
                                                          : sentence(*finding.violations.front());
   suite.fail(test, crash ? "error" : "failure", message, text);

@@ -17,8 +17,7 @@ namespace sumzero {
 ///   subject.input("x", x).output("p", p);
 /// Names, shapes and attributes are those of `sumzero list`. Elements: float and double for f32 and f64, the bit patterns
 /// as std::uint16_t for bf16 and f16 and as std::uint8_t for e4m3 and e5m2, std::int64_t for labels, std::uint8_t for masks and
-/// flags. Throws InvalidInput for
-/// unknown names and wrong sizes.
+/// flags. Throws InvalidInput for unknown names and wrong sizes.
 class Subject {
  public:
   Subject(std::string op, Format storage, std::int64_t rows, std::int64_t classes);

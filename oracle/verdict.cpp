@@ -53,7 +53,7 @@ Exit Report::exit_code() const {
   raise(verdict == "crashed", Exit::crash);
   raise(verdict == "violation", Exit::violation);
   for (const Violation& violation : violations) {
-    raise(violation.verdict == Verdict::crashed || violation.verdict == Verdict::timed_out, Exit::crash);
+    raise(kills(violation.verdict), Exit::crash);
     raise(violation.severity == "error", Exit::violation);
   }
   // `cases` may count the refused ones or not: either way none was judged when it does not exceed them.

@@ -30,6 +30,8 @@ enum class Verdict : std::uint8_t {
 };
 std::string_view name(Verdict verdict);
 std::optional<Verdict> verdict_named(std::string_view text);
+/// The kernel died, or had to be ended.
+constexpr bool kills(Verdict verdict) { return verdict == Verdict::crashed || verdict == Verdict::timed_out; }
 
 /// Exit codes of every command. When several apply, usage wins over crash over violation over inconclusive.
 enum class Exit : int { pass = 0, violation = 1, usage = 2, crash = 3, inconclusive = 4, skipped = 77 };

@@ -246,6 +246,10 @@ Case case_from_json(const JsonValue& value) {
   return result;
 }
 
+nlohmann::json choice_or_number(const AttributeSpec& spec, double value) {
+  return spec.choices.empty() ? nlohmann::json(value) : nlohmann::json(spec.choices[static_cast<std::size_t>(value)]);
+}
+
 std::string witness_text(const Case& input) { return pretty(to_json(input)); }
 
 Case parse_witness(std::string_view text, const std::string& source) {

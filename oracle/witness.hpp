@@ -24,7 +24,7 @@
 #include <nlohmann/json.hpp>
 
 #include "oracle/json.hpp"
-#include "reference/case.hpp"
+#include "reference/operator.hpp"
 
 namespace sumzero {
 
@@ -35,11 +35,14 @@ constexpr std::size_t readable_elements = 4096;
 /// not make its reader allocate or loop without end.
 constexpr std::int64_t largest_broadcast_case = std::int64_t{1} << 26;
 
-/// The witness as a JSON object; storages of more than `readable` elements in base64. Throws InvalidInput when the operator is not registered or a storage is no whole number
-/// of elements.
+/// The witness as a JSON object; storages of more than `readable` elements in base64. Throws InvalidInput when the operator is
+/// not registered or a storage is no whole number of elements.
 nlohmann::ordered_json to_json(const Case& input, std::size_t readable = readable_elements);
 /// The case of such an object, validated against its operator's signature. Throws InvalidInput that names file and field.
 Case case_from_json(const JsonValue& value);
+
+/// An attribute as kernels outside this process get it: the name of a choice, or a number.
+nlohmann::json choice_or_number(const AttributeSpec& spec, double value);
 
 /// Canonical text: equal cases give equal texts, NaNs apart.
 std::string witness_text(const Case& input);

@@ -63,6 +63,12 @@ constexpr std::optional<Format> format_named(std::string_view text) {
   return std::nullopt;
 }
 
+/// The same for formats of numbers only.
+constexpr std::optional<Format> floating_format_named(std::string_view text) {
+  const std::optional<Format> format = format_named(text);
+  return format && is_floating(*format) ? format : std::nullopt;
+}
+
 /// The format in which a kernel of this storage format accumulates: f32 for 8- and 16-bit storage, else the storage.
 constexpr Format accumulator_of(Format storage) {
   return is_floating(storage) && storage != Format::f64 ? Format::f32 : storage;

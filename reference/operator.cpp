@@ -215,6 +215,12 @@ double SummationTree::height(double terms) const {
   return terms - 1;
 }
 
+std::string_view changed_policy(const Case& input, std::string_view except) {
+  for (const auto& [attribute, value] : input.attributes)
+    if (attribute.ends_with("_policy") && attribute != except && value != 0) return attribute;
+  return {};
+}
+
 bool Kernel::offers(std::string_view output) const {
   return outputs.empty() || std::find(outputs.begin(), outputs.end(), output) != outputs.end();
 }

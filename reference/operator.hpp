@@ -206,6 +206,10 @@ struct Contract {
   std::string note;
 };
 
+/// The first special-value policy that the case sets to another choice than its default; empty if there is none. `except`:
+/// one that somebody else honours.
+std::string_view changed_policy(const Case& input, std::string_view except = {});
+
 /// Buffers of a kernel call. Outputs have the format and shape of the signature; an output that the kernel does
 /// not offer has no storage.
 struct Call {

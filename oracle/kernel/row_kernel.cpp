@@ -214,9 +214,9 @@ class RowKernelAdapter final : public Kernel {
   }
   void run(const Call& call) const override {
     if (!contract(call.input.storage).policies)
-      for (const auto& [attribute, value] : call.input.attributes)
-        if (attribute.ends_with("_policy") && attribute != "all_ignored_policy" && value != 0)
-          throw Refused("kernel '" + name + "' has one policy for special rows; leave " + attribute + " at its default");
+      // A mean over nothing is the mechanism's own.
+      if (const std::string_view policy = changed_policy(call.input, "all_ignored_policy"); !policy.empty())
+        throw Refused("kernel '" + name + "' has one policy for special rows; leave " + std::string(policy) + " at its default");
     if (call.input.storage == Format::f64) RowRunner<double>(kernel_.f64, *this, call).run();
     else RowRunner<float>(kernel_.f32, *this, call).run();
   }

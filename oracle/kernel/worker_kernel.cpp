@@ -87,8 +87,8 @@ Description description_from(const nlohmann::json& head, const std::string& text
   result.operators = texts(value.at("operators"));
   if (result.operators.empty()) value.at("operators").fail("is empty; name at least one operator");
   for (const JsonValue& dtype : value.at("dtypes").items()) {
-    const std::optional<Format> format = format_named(dtype.text());
-    if (!format || !is_floating(*format)) dtype.fail(fmt::format("unknown dtype '{}'; known: {}", dtype.text(), floating_format_names));
+    const std::optional<Format> format = floating_format_named(dtype.text());
+    if (!format) dtype.fail(fmt::format("unknown dtype '{}'; known: {}", dtype.text(), floating_format_names));
     result.formats.push_back(*format);
   }
   if (result.formats.empty()) value.at("dtypes").fail("is empty; name at least one dtype");
@@ -215,8 +215,7 @@ class RunMessage {
     const std::vector<double> values = attribute_values(signature, call.input);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const AttributeSpec& spec = signature.attributes[i];
-      if (spec.choices.empty()) attributes[spec.name] = values[i];
-      else attributes[spec.name] = spec.choices[static_cast<std::size_t>(values[i])];
+      attributes[spec.name] = choice_or_number(spec, values[i]);
       if (values[i] != spec.default_value) changed.push_back(spec.name);
     }
     const nlohmann::json head = {{"run", signature.name},     {"dtype", name(call.input.storage)},
@@ -281,9 +280,8 @@ class WorkerKernel final : public Kernel {
 
   void run(const Call& call) const override {
     if (!contract(call.input.storage).policies)
-      for (const auto& [attribute, value] : call.input.attributes)
-        if (attribute.ends_with("_policy") && value != 0)
-          throw Refused("the contract of kernel '" + name + "' does not promise policies; leave " + attribute + " at its default");
+      if (const std::string_view policy = changed_policy(call.input); !policy.empty())
+        throw Refused("the contract of kernel '" + name + "' does not promise policies; leave " + std::string(policy) + " at its default");
     const auto back = [this](WorkerPool::Place* place) {
       place->running.clear();
       if (place->process && !place->process->alive()) place->process.reset();
