@@ -4,11 +4,14 @@
 
 #include <algorithm>
 
+#include "oracle/file.hpp"
+
 namespace sumzero {
 namespace {
 
+constexpr const char* kinds[] = {"unknown", "sequential", "pairwise", "lanes", "compensated"};
+
 SummationTree summation_from(const JsonValue& value) {
-  static constexpr const char* kinds[] = {"unknown", "sequential", "pairwise", "lanes", "compensated"};
   const bool plain = value.raw().is_string();
   if (!plain) value.only({"kind", "width", "flush_every"});
   const JsonValue kind = plain ? value : value.at("kind");
@@ -34,10 +37,11 @@ Contract default_contract(Format storage) {
 }
 
 Contract contract_from(const JsonValue& value, Contract unknown) {
-  value.only({"accumulator", "exp_error", "log_error", "expm1_error", "summation", "flush_to_zero", "compensated_shift", "reciprocal",
+  value.only({"operator", "kernel", "dtype", "kind", "accumulator", "exp_error", "log_error", "expm1_error", "summation", "flush_to_zero", "compensated_shift", "reciprocal",
               "deterministic", "monotone", "policies", "stores_intermediates", "note"});
   Contract contract = std::move(unknown);
   contract.kind = "declared";
+  if (const auto kind = value.find("kind"); kind && kind->text() != "declared") kind->fail("must be declared: a file proves and derives nothing");
   if (const auto accumulator = value.find("accumulator")) {
     const std::optional<Format> format = floating_format_named(accumulator->text());
     if (!format) accumulator->fail(fmt::format("unknown format; known: {}", floating_format_names));
@@ -65,6 +69,37 @@ Contract contract_from(const JsonValue& value, Contract unknown) {
   flag("stores_intermediates", contract.stores_intermediates);
   if (const auto note = value.find("note")) contract.note = note->text();
   return contract;
+}
+
+Contract read_contract(const std::filesystem::path& path, std::string_view op, Format storage, Contract unknown) {
+  const nlohmann::json parsed = parse_json(read_file(path), path.string());
+  const JsonValue value(parsed, path.string());
+  Contract contract = contract_from(value, std::move(unknown));
+  const auto belongs = [&](const char* field, std::string_view wanted) {
+    const auto found = value.find(field);
+    if (found && found->text() != wanted) found->fail(fmt::format("the contract is one of {} '{}', not of '{}'; probe that one", field, found->text(), wanted));
+  };
+  belongs("operator", op);
+  belongs("dtype", name(storage));
+  if (const auto kernel = value.find("kernel")) kernel->text();
+  return contract;
+}
+
+nlohmann::ordered_json contract_json(const Contract& contract) {
+  return {{"kind", contract.kind},
+          {"accumulator", std::string(name(contract.accumulator))},
+          {"exp_error", contract.exp_error},
+          {"log_error", contract.log_error},
+          {"expm1_error", contract.expm1_error},
+          {"summation", {{"kind", kinds[static_cast<int>(contract.summation.kind)]}, {"width", contract.summation.width}, {"flush_every", contract.summation.flush_every}}},
+          {"flush_to_zero", contract.flush_to_zero},
+          {"compensated_shift", contract.compensated_shift},
+          {"reciprocal", contract.reciprocal},
+          {"deterministic", contract.deterministic},
+          {"monotone", contract.monotone},
+          {"policies", contract.policies},
+          {"stores_intermediates", contract.stores_intermediates},
+          {"note", contract.note}};
 }
 
 }  // namespace sumzero

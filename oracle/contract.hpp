@@ -1,6 +1,9 @@
 // What a foreign kernel promises, as JSON: the answer of a worker, or the file of `--contract`.
 #pragma once
 
+#include <filesystem>
+#include <string_view>
+
 #include "oracle/json.hpp"
 #include "reference/operator.hpp"
 
@@ -13,5 +16,12 @@ Contract default_contract(Format storage);
 /// `unknown`, with the fields of `Contract` that the object names; `summation` is a kind, or an object with kind, width and
 /// flush_every. The bound's kind is `declared`. Throws InvalidInput.
 Contract contract_from(const JsonValue& value, Contract unknown);
+
+/// The file of `--contract`: contract_from with the fields of the file over `unknown`. A file may name the operator, kernel and dtype
+/// that it was written for; another operator or dtype than these throws InvalidInput. The kernel's name only informs.
+Contract read_contract(const std::filesystem::path& path, std::string_view op, Format storage, Contract unknown);
+
+/// What contract_from reads back.
+nlohmann::ordered_json contract_json(const Contract& contract);
 
 }  // namespace sumzero
