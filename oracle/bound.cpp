@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-enum class Op { constant, scalar, array, exact, classes, height, add, multiply, divide, maximum, minimum, logarithm, relative, sum };
+enum class Op { constant, scalar, array, exact, classes, height, height_over, add, multiply, divide, maximum, minimum, logarithm, relative, sum };
 
 struct Node {
   Op op = Op::constant;
@@ -109,7 +109,8 @@ struct Bound::Program {
       throw std::logic_error("bound of " + signature->name + ": malformed node " + tree.dump());
     static const std::map<std::string, Op> operations = {{"+", Op::add},     {"*", Op::multiply}, {"/", Op::divide},
                                                          {"max", Op::maximum}, {"min", Op::minimum}, {"log", Op::logarithm},
-                                                         {"rel", Op::relative},  {"sum", Op::sum}};
+                                                         {"rel", Op::relative},  {"sum", Op::sum},
+                                                         {"height", Op::height_over}};
     const auto found = operations.find(tree[0].get<std::string>());
     if (found == operations.end())
       throw std::logic_error("bound of " + signature->name + ": unknown operation " + tree[0].dump());
@@ -157,6 +158,7 @@ struct Bound::Program {
       case Op::constant: value = node.value; break;
       case Op::classes: value = static_cast<double>(in.n); break;
       case Op::height: value = summation.height(static_cast<double>(in.n - node.slot)); break;
+      case Op::height_over: value = summation.height(scalar(node.children[0], in, m)); break;
       case Op::scalar: value = in.scalars[node.slot]; break;
       case Op::exact: value = in.exact[0]; break;
       case Op::sum: value = sum(node.children[0], in, m); break;
@@ -272,8 +274,8 @@ void Bound::evaluate(std::size_t n, const std::vector<double>& scalars, const st
       return;
     }
     program.prepare(program.root, in, m);
-    for (std::size_t begin = 0; begin < n; begin += block) {
-      const std::size_t count = std::min(block, n - begin);
+    for (std::size_t begin = 0; begin < exact.size(); begin += block) {
+      const std::size_t count = std::min(block, exact.size() - begin);
       const double* bound = program.entries(program.root, in, m, begin, count);
       const double* magnitude = exact.data() + begin;
       double* to = result.data() + begin;
@@ -305,7 +307,8 @@ Bound find_bound(const Signature& signature, int output, const Contract& contrac
     program.signature = &signature;
     program.summation = contract.summation;
     program.unit = unit_roundoff(contract.accumulator);
-    program.per_entry_output = signature.outputs[static_cast<std::size_t>(output)].shape == Shape::row;
+    const Shape shape = signature.outputs[static_cast<std::size_t>(output)].shape;
+    program.per_entry_output = shape != Shape::per_row && shape != Shape::reduced;
     const Format out = element_format(signature.outputs[static_cast<std::size_t>(output)].element, storage);
     program.constants = {
         {"u", program.unit},
@@ -316,7 +319,8 @@ Bound find_bound(const Signature& signature, int output, const Contract& contrac
         {"c_l", contract.log_error},
         {"c_x", contract.expm1_error},
         {"shift", contract.compensated_shift ? 0.0 : 1.0},
-        {"reciprocal", contract.reciprocal ? 1.0 : 0.0}};
+        {"reciprocal", contract.reciprocal ? 1.0 : 0.0},
+        {"tile", contract.key_tile > 0 ? contract.key_tile : 0x1p62}};
     for (const json* lets : {document.contains("let") ? &document["let"] : nullptr,
                              found->contains("let") ? &(*found)["let"] : nullptr}) {
       if (!lets) continue;
