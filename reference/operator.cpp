@@ -340,12 +340,21 @@ void validate(const Signature& signature, const Case& input) {
     if (tensor.shape != shape)
       throw InvalidInput(what + " has shape " + shape_text(tensor.shape) + "; the case's extents need " + shape_text(shape));
     check_tensor(what, tensor);
+    const auto reject = [&](auto bad, const char* rule) {
+      for (std::int64_t i = 0; i < tensor.elements(); ++i)
+        if (const double value = tensor.get(i); bad(value))
+          throw InvalidInput(what + ": element " + std::to_string(i) + " is " + std::to_string(value) + "; it must be " + rule);
+    };
+    const bool attention = signature.axes == Axes::attention || signature.input_with(Role::partial_lse) >= 0;
+    if (attention && spec.element != Element::boolean) {
+      if (spec.role == Role::bias || spec.role == Role::partial_lse)
+        reject([](double value) { return std::isnan(value) || value > largest_finite(Format::f64); }, "finite or -inf");
+      else
+        reject([](double value) { return !std::isfinite(value); }, "finite");
+    }
     const bool must_be_non_negative = spec.role == Role::probabilities || spec.role == Role::weights || spec.role == Role::state_tail;
     if (must_be_non_negative)
-      for (std::int64_t i = 0; i < tensor.elements(); ++i)
-        if (!(tensor.get(i) >= 0) && !(spec.role == Role::state_tail && std::isnan(tensor.get(i))))
-          throw InvalidInput(what + ": element " + std::to_string(i) + " is " + std::to_string(tensor.get(i)) +
-                             "; it must be at least 0");
+      reject([&](double value) { return !(value >= 0) && !(spec.role == Role::state_tail && std::isnan(value)); }, "at least 0");
   }
   if (signature.input_with(Role::label) >= 0)
     for (std::int64_t row = 0; row < input.extents[0]; ++row) {
