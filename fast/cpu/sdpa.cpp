@@ -1,8 +1,10 @@
 // Scaled dot-product attention, forward and backward of all heads that share one key-value head.
 //
-// Queries are taken kQueries at a time and keys kKeys at a time. The forward keeps (m, l) of every query and rescales only when
-// m grows. A backward follows each block of queries while its logits and go . v are at hand: p = e^(a - m) / l, never through a
-// rounded log-sum-exp, and D = sum p (go . v) from the forward's own weights, so that the sum of da loses no more than its terms.
+// Queries are taken kQueries at a time and keys kKeys at a time. The forward keeps (m, r) of every query, r the sum of e^(a - m)
+// without the pivot, the first key of the largest logit, and rescales only when m grows. A backward follows each block of
+// queries while its logits and go . v are at hand: p = e^(a - m) / (1 + r), never through a rounded log-sum-exp. go . v enters
+// as the difference to that of the pivot, so D never rounds to the pivot's own term and the sum of da loses no more than its
+// terms.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "fast/cpu/sdpa.cpp"
 #include "fast/math/simd.h"
@@ -150,15 +152,15 @@ class Attention {
       // The sink is a logit 0 without a value.
       const bool sink = row_.attribute[in::sink] != 0;
       state.maximum = sink ? E(0) : -kInfinity<E>;
-      std::fill_n(state.sum, kSumLanes, E(0));
-      if (sink) state.sum[0] = 1;
-      std::fill_n(state.pull, kSumLanes, E(0));
+      state.pivot = nullptr;
+      std::fill_n(state.tail, kSumLanes, E(0));
     }
     // Positions grow with the query, and so do both ends of what it sees.
     const size_t begin = states_[0].seen.first / kKeys, end = (states_[count - 1].seen.last + kKeys - 1) / kKeys;
     for (size_t tile = begin; tile < end; ++tile) Forward(query, count, tile);
     Finish(query, count);
     if (!backward_) return;
+    for (size_t i = 0; i < count; ++i) StartBackward(query, i, begin, end);
     std::fill_n(gq_, count * head_step_, E(0));
     for (size_t tile = begin; tile < end; ++tile) Backward(query, count, tile);
     FinishGradients(query, count);
@@ -166,13 +168,12 @@ class Attention {
 
   struct State {
     Range seen;
-    E maximum;  // m, -inf before the first visible key
-    E shift;    // m, or 0 where there is no visible key
-    E inverse;  // 1 / l, or 0
-    E mean;     // D
-    E upstream; // cotangent of the natural log-sum-exp
-    alignas(64) E sum[kSumLanes];   // l
-    alignas(64) E pull[kSumLanes];  // sum e^(a - m) (go . v)
+    E maximum;       // m, -inf before the first visible key
+    const E* pivot;  // its go . v while a backward needs it; null for the sink and before the first visible key
+    E inverse;       // 1 / (1 + r), or 0
+    E mean;          // D less the pivot's go . v
+    E upstream;      // cotangent of the natural log-sum-exp
+    alignas(64) E tail[kSumLanes];  // r
   };
 
   // Blocks [count, kKeys] of a tile; only a backward keeps them all.
@@ -190,8 +191,18 @@ class Attention {
       State& state = states_[i];
       E* a = logits + i * kKeys;
       const E largest = FinishLogits(query + i, tile, state.seen, a, cap_ > 0 && backward_ ? Kept(slopes_, tile) + i * kKeys : nullptr);
-      if (largest > state.maximum) Raise(state, largest, result_ + i * width_step_);
-      Weigh(state, a, backward_ ? Kept(pulls_, tile) + i * kKeys : nullptr, weights_ + i * kKeys);
+      if (!(largest > state.maximum)) {
+        Weigh(state, a, weights_ + i * kKeys);
+        continue;
+      }
+      Raise(state, largest, result_ + i * width_step_);
+      const size_t pivot = FirstEqual(a, 0, kKeys, largest);
+      if (backward_) state.pivot = Kept(pulls_, tile) + i * kKeys + pivot;
+      // Hidden during the sum, so that its 1 is not in r.
+      a[pivot] = -kInfinity<E>;
+      Weigh(state, a, weights_ + i * kKeys);
+      a[pivot] = largest;
+      weights_[i * kKeys + pivot] = 1;
     }
     Multiply<Start::current, E>(count, width_, kKeys, {weights_, kKeys, 1}, {values_ + tile * kKeys * width_step_, width_step_}, {result_, width_step_});
   }
@@ -246,58 +257,77 @@ class Attention {
     return hn::CopySign(hn::Mul(cap, hn::Div(z, below)), a);
   }
 
-  /// A larger maximum: what has been summed is rescaled.
+  /// A larger maximum: what has been summed is rescaled, and the old pivot joins the tail.
   void Raise(State& state, E largest, E* result) const {
-    const V factor = hn::Set(d, ExpOf(state.maximum - largest));
-    state.maximum = largest;
+    const E factor = ExpOf(state.maximum - largest);
     const auto scale = [&](E* values, size_t n) HWY_ATTR {
-      for (size_t i = 0; i < n; i += N) hn::Store(hn::Mul(factor, hn::Load(d, values + i)), d, values + i);
+      for (size_t i = 0; i < n; i += N) hn::Store(hn::Mul(hn::Set(d, factor), hn::Load(d, values + i)), d, values + i);
     };
-    scale(state.sum, kSumLanes);
-    if (backward_) scale(state.pull, kSumLanes);
+    scale(state.tail, kSumLanes);
+    state.tail[0] += factor;
     scale(result, width_step_);
+    state.maximum = largest;
   }
 
   /// Weights e^(a - m) of a tile and their sums.
-  void Weigh(State& state, const E* a, const E* pulls, E* weights) const {
-    const V shift = hn::Set(d, state.maximum == -kInfinity<E> ? E(0) : state.maximum);
+  void Weigh(State& state, const E* a, E* weights) const {
+    const V shift = hn::Set(d, Shift(state));
     for (size_t j = 0; j < kKeys; j += N) {
       const V weight = ExpNonPositive(d, hn::Sub(hn::Load(d, a + j), shift));
       hn::Store(weight, d, weights + j);
-      const size_t lane = j % kSumLanes;
-      hn::Store(hn::Add(weight, hn::Load(d, state.sum + lane)), d, state.sum + lane);
-      if (pulls) hn::Store(FusedMulAdd(weight, hn::Load(d, pulls + j), hn::Load(d, state.pull + lane)), d, state.pull + lane);
+      E* tail = state.tail + j % kSumLanes;
+      hn::Store(hn::Add(weight, hn::Load(d, tail)), d, tail);
     }
   }
+  /// m, or 0 where no key is visible: -inf - (-inf) is no number.
+  static E Shift(const State& state) { return state.maximum == -kInfinity<E> ? E(0) : state.maximum; }
 
   void Finish(size_t query, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       State& state = states_[i];
-      const E sum = FoldHalves<kSumLanes>(state.sum);
-      const bool empty = sum == 0;
+      const E tail = FoldHalves<kSumLanes>(state.tail), sum = 1 + tail;
+      const bool empty = state.maximum == -kInfinity<E> && tail == 0;
       T* o = row_.out[in::o] ? row_.out[in::o] + (query + i) * width_ : nullptr;
       if (empty) Fill(o, width_, EmptyValue());
       else if (o)
         for (size_t c = 0; c < width_; ++c) o[c] = static_cast<T>(result_[i * width_step_ + c] / sum);
-      if (row_.out[in::lse])
-        row_.out[in::lse][query + i] = static_cast<T>(empty ? -kInfinity<E> : (state.maximum + hn::GetLane(Log(d, hn::Set(d, sum)))) * base_);
-      state.shift = empty ? E(0) : state.maximum;
+      if (row_.out[in::lse]) row_.out[in::lse][query + i] = static_cast<T>(empty ? -kInfinity<E> : (state.maximum + Log1pOf(tail)) * base_);
       state.inverse = empty ? E(0) : 1 / sum;
-      state.mean = empty ? E(0) : FoldHalves<kSumLanes>(state.pull) / sum;
-      state.upstream = row_.in[in::glse] ? static_cast<E>(row_.in[in::glse][query + i]) * base_ : E(0);
     }
   }
   T EmptyValue() const { return row_.attribute[in::empty_row_policy] != 0 ? std::numeric_limits<T>::quiet_NaN() : T(0); }
+
+  /// Turns the kept logits of query i of the block into weights and its go . v into the differences to the pivot's.
+  void StartBackward(size_t query, size_t i, size_t begin, size_t end) {
+    State& state = states_[i];
+    const V shift = hn::Set(d, Shift(state)), pivot = hn::Set(d, state.pivot ? *state.pivot : E(0));
+    alignas(64) E sum[kSumLanes] = {};
+    for (size_t tile = begin; tile < end; ++tile) {
+      E *a = Kept(logits_, tile) + i * kKeys, *pulls = Kept(pulls_, tile) + i * kKeys;
+      for (size_t j = 0; j < kKeys; j += N) {
+        const V weight = ExpNonPositive(d, hn::Sub(hn::Load(d, a + j), shift)), pull = hn::Sub(hn::Load(d, pulls + j), pivot);
+        hn::Store(weight, d, a + j);
+        hn::Store(pull, d, pulls + j);
+        E* lane = sum + j % kSumLanes;
+        hn::Store(FusedMulAdd(weight, pull, hn::Load(d, lane)), d, lane);
+      }
+    }
+    state.mean = FoldHalves<kSumLanes>(sum);
+    // The sink's own go . v is 0.
+    if (state.pivot && row_.attribute[in::sink] != 0) state.mean -= ExpOf(-state.maximum) * hn::GetLane(pivot);
+    state.mean *= state.inverse;
+    state.upstream = row_.in[in::glse] ? static_cast<E>(row_.in[in::glse][query + i]) * base_ : E(0);
+  }
 
   void Backward(size_t query, size_t count, size_t tile) {
     const size_t start = tile * kKeys;
     for (size_t i = 0; i < count; ++i) {
       const State& state = states_[i];
-      const E *a = Kept(logits_, tile) + i * kKeys, *pulls = Kept(pulls_, tile) + i * kKeys;
+      const E *kept = Kept(logits_, tile) + i * kKeys, *pulls = Kept(pulls_, tile) + i * kKeys;
       E *weights = weights_ + i * kKeys, *adjoints = adjoints_ + i * kKeys;
-      const V shift = hn::Set(d, state.shift), inverse = hn::Set(d, state.inverse), mean = hn::Set(d, state.mean), upstream = hn::Set(d, state.upstream);
+      const V inverse = hn::Set(d, state.inverse), mean = hn::Set(d, state.mean), upstream = hn::Set(d, state.upstream);
       for (size_t j = 0; j < kKeys; j += N) {
-        const V p = hn::Mul(ExpNonPositive(d, hn::Sub(hn::Load(d, a + j), shift)), inverse);
+        const V p = hn::Mul(hn::Load(d, kept + j), inverse);
         V adjoint = hn::Mul(p, hn::Add(hn::Sub(hn::Load(d, pulls + j), mean), upstream));
         if (cap_ > 0) adjoint = hn::Mul(adjoint, hn::Load(d, Kept(slopes_, tile) + i * kKeys + j));
         hn::Store(p, d, weights + j);
