@@ -272,11 +272,11 @@ class Attention {
   /// Weights e^(a - m) of a tile and their sums.
   void Weigh(State& state, const E* a, E* weights) const {
     const V shift = hn::Set(d, Shift(state));
-    for (size_t j = 0; j < kKeys; j += N) {
-      const V weight = ExpNonPositive(d, hn::Sub(hn::Load(d, a + j), shift));
-      hn::Store(weight, d, weights + j);
-      E* tail = state.tail + j % kSumLanes;
-      hn::Store(hn::Add(weight, hn::Load(d, tail)), d, tail);
+    for (size_t j = 0; j < kKeys; j += N) hn::Store(ExpNonPositive(d, hn::Sub(hn::Load(d, a + j), shift)), d, weights + j);
+    for (size_t lane = 0; lane < kSumLanes; lane += N) {
+      V tail = hn::Load(d, state.tail + lane);
+      for (size_t j = lane; j < kKeys; j += kSumLanes) tail = hn::Add(tail, hn::Load(d, weights + j));
+      hn::Store(tail, d, state.tail + lane);
     }
   }
   /// m, or 0 where no key is visible: -inf - (-inf) is no number.
