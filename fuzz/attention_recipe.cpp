@@ -146,9 +146,10 @@ class AttentionRecipe {
     if (in("bias") || recipe_.options & 8) {
       Tensor& bias = make("bias");
       for (std::int64_t i = 0; i < bias.elements(); ++i) {
-        static constexpr double fills[] = {-infinity, -1e4, -1e9, 0};
+        // In base 2 the log-sum-exp of the smallest number would overflow.
+        const double lowest = result_.attributes.contains("lse_base") ? -1e30 : -largest_finite(storage_);
+        const double fills[] = {-infinity, -1e4, -1e9, lowest};
         double fill = fills[recipe_.variant % 4];
-        if (recipe_.variant % 4 == 3) fill = -largest_finite(storage_);
         if (std::isinf(fill) && saturates(storage_)) fill = -largest_finite(storage_);
         put(bias, i, in("bias") && random_.chance(0.4) ? fill : random_.normal());
       }

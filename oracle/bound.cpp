@@ -320,6 +320,8 @@ Bound find_bound(const Signature& signature, int output, const Contract& contrac
         {"c_x", contract.expm1_error},
         {"shift", contract.compensated_shift ? 0.0 : 1.0},
         {"reciprocal", contract.reciprocal ? 1.0 : 0.0},
+        {"pivoted", contract.pivoted ? 1.0 : 0.0},
+        {"unpivoted", contract.pivoted ? 0.0 : 1.0},
         {"tile", contract.key_tile > 0 ? contract.key_tile : 0x1p62}};
     for (const json* lets : {document.contains("let") ? &document["let"] : nullptr,
                              found->contains("let") ? &(*found)["let"] : nullptr}) {

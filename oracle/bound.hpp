@@ -10,7 +10,8 @@
 // All values are non-negative. "let": [[name, tree], ...] names sub-expressions. Names:
 //   contract  u, eta (smallest subnormal of the accumulator, the smallest normal under flush-to-zero), u_out, eta_out, c_e,
 //             c_l, c_x, shift (1, or 0 with a compensated shift), reciprocal (0 or 1), h (height of the summation tree over
-//             n-1 terms), h_n (over n terms), n, tile (keys per tile, 2^62 where all are met at once)
+//             n-1 terms), h_n (over n terms), n, tile (keys per tile, 2^62 where all are met at once), pivoted and unpivoted
+//             (0 or 1)
 //   operator  the signature's scalars and arrays, and `exact` = |exact value| of the entry
 // The bound is absolute, per entry, for the value in the accumulator; the store to a narrower format is added by the
 // oracle. A "divisor" must be a lower bound; only constants and n are used as such.

@@ -8,6 +8,8 @@
 #include <limits>
 #include <numeric>
 
+#include "oracle/attention_properties.hpp"
+
 namespace sumzero {
 namespace {
 
@@ -346,6 +348,7 @@ const std::vector<std::unique_ptr<Property>>& properties() {
     list.push_back(std::make_unique<ShiftInvariant>());
     list.push_back(std::make_unique<LinearUpstream>());
     list.push_back(std::make_unique<RowIndependent>());
+    list.push_back(hidden_keys_property());
     return list;
   }();
   return all;

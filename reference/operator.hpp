@@ -262,6 +262,7 @@ struct Contract {
   bool compensated_shift = false;     ///< x - max enters the exponential without a rounding error
   bool reciprocal = false;            ///< divides by multiplying with a rounded reciprocal
   int key_tile = 0;                   ///< attention: keys per tile of an online softmax; 0: all at once
+  bool pivoted = false;               ///< attention: go . v enters as its difference from the key of the largest logit
   bool deterministic = true;
   bool monotone = true;               ///< its exponential is monotone, so order is kept bit for bit
   bool policies = true;               ///< honours non-default policies for special rows; else such cases are refused

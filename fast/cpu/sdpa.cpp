@@ -400,6 +400,7 @@ Contract sdpa_contract(const char* note) {
   Contract claim = LossContract<E>(note);
   claim.summation = {SummationTree::Kind::sequential, 1, 0};  // products over d, e and queries; sums over keys are no higher
   claim.key_tile = kKeys;
+  claim.pivoted = true;
   claim.reciprocal = true;
   claim.monotone = false;
   return claim;

@@ -11,23 +11,10 @@
 
 #include <algorithm>
 
+#include "reference/attention/visibility.hpp"
 #include "reference/register.hpp"
 
 namespace sumzero {
-
-/// Which keys a query sees by its position: causal order from the top left or the bottom right corner, and a window.
-struct Visibility {
-  std::int64_t shift = 0;
-  bool causal = false;
-  double window = 0;
-  Visibility(double causal_choice, double window, std::int64_t queries, std::int64_t keys)
-      : shift(causal_choice == 2 ? keys - queries : 0), causal(causal_choice != 0), window(window) {}
-  bool operator()(std::int64_t query, std::int64_t key) const {
-    const std::int64_t behind = query + shift - key;
-    if ((causal || window > 0) && behind < 0) return false;
-    return !(window > 0) || static_cast<double>(behind) < window;
-  }
-};
 
 /// One query of a problem: its entries, in key order with the sink last, and what they weigh.
 template <class N>
@@ -59,7 +46,9 @@ void cap_logit(const N& a, double cap, N& capped, N& slope) {
 /// them. A key whose logit trails by more than 800 has no weight in any format and is left out.
 struct AttentionMagnitudes {
   std::vector<double> size, gap, weight;  // |tau| sum |q k| + |bias|; distance to the pivot (and the capped logit); p
+  std::vector<double> near;               // the exact distance
   std::vector<double> reach, product;     // |go| . |v_j|, |q| . |k_j|
+  std::vector<double> lead;               // |go . (v_j - v_pivot)|
   std::vector<char> live;
 };
 
@@ -97,7 +86,7 @@ struct Sdpa {
     // a_max, gap_max: largest size and gap of a live key; pull_max: largest |go| . |v|, |D| or |gLSE|.
     s.quantities = {"keys",  "rows",    "head_size", "value_size", "a_max", "gap_max", "v_max",
                     "tau_q", "tau_k",   "product_max", "pull_max", "go_max", "capped", "base"};
-    for (const char* output : {"o", "l", "v", "q", "k", "b", "t"})
+    for (const char* output : {"o", "l", "v", "q", "k", "b", "t", "pivot_q", "pivot_k", "pivot_b", "pivot_t"})
       for (const char* part : {"_size", "_gap", "_rest"}) s.arrays.push_back(std::string(output) + part);
     s.arrays.push_back("o_all");
     return s;
@@ -113,7 +102,7 @@ struct Sdpa {
   enum Scalar : std::size_t {
     s_keys, s_rows, s_head_size, s_value_size, s_a_max, s_gap_max, s_v_max, s_tau_q, s_tau_k, s_product_max, s_pull_max, s_go_max, s_capped, s_base
   };
-  enum Array_ : std::size_t { a_o = 0, a_l = 3, a_v = 6, a_q = 9, a_k = 12, a_b = 15, a_t = 18, a_all = 21 };
+  enum Array_ : std::size_t { a_o = 0, a_l = 3, a_v = 6, a_q = 9, a_k = 12, a_b = 15, a_t = 18, a_pivot = 12, a_all = 33 };
 
   template <class N>
   struct Evaluation {
@@ -237,8 +226,10 @@ struct Sdpa {
       query_sum.assign(head, N(0.0));
       N scale_gradient(0.0);
       for (std::size_t j = 0; j < keys; ++j) problem.out(gbias)[t * keys + j] = N(0.0);
+      sizes.lead.resize(n);
       for (std::size_t i = 0; i < n; ++i) {
         const std::size_t j = row.key[i];
+        sizes.lead[i] = magnitude_upper(row.pull[i]);
         if (j == AttentionRow<N>::sink) continue;
         row.pull[i] = (row.pull[i] - mean) + upstream;
         N da = row.weight[i] * row.pull[i];
@@ -272,6 +263,7 @@ struct Sdpa {
       };
       assign(a_o, rows * width), assign(a_l, rows), assign(a_v, keys * width), assign(a_q, rows * head), assign(a_k, keys * head);
       assign(a_b, rows * keys), assign(a_t, rows);
+      assign(a_pivot + a_q, rows * head), assign(a_pivot + a_k, keys * head), assign(a_pivot + a_b, rows * keys), assign(a_pivot + a_t, rows);
       problem.array(a_all).assign(rows * width, 0.0);
       const double scale = std::fabs(problem.attribute[tau]);
       const double v_max = largest(problem.in[v], keys * width), go_max = largest(problem.in[go], rows * width);
@@ -302,11 +294,12 @@ struct Sdpa {
       const double* g = problem.has(go) ? problem.in[go] + t * width : nullptr;
       const double upstream = problem.has(glse) ? 1.5 * std::fabs(problem.in[glse][t]) : 0;
 
-      std::vector<double>&size = sizes.size, &gap = sizes.gap, &weight = sizes.weight, &reach = sizes.reach, &products = sizes.product;
-      size.assign(n, 0), gap.assign(n, 0), weight.assign(n, 0), reach.assign(n, 0), products.assign(n, 0), sizes.live.assign(n, 1);
+      std::vector<double>&size = sizes.size, &gap = sizes.gap, &weight = sizes.weight, &reach = sizes.reach, &products = sizes.product, &near = sizes.near;
+      size.assign(n, 0), gap.assign(n, 0), weight.assign(n, 0), reach.assign(n, 0), products.assign(n, 0), near.assign(n, 0), sizes.live.assign(n, 1);
       for (std::size_t i = 0; i < n; ++i) {
         weight[i] = magnitude_upper(row.weight[i]);
-        gap[i] = magnitude_upper(row.logit[row.pivot] - row.logit[i]) + (cap > 0 ? magnitude_upper(row.logit[i]) : 0);
+        near[i] = magnitude_upper(row.logit[row.pivot] - row.logit[i]);
+        gap[i] = near[i] + (cap > 0 ? magnitude_upper(row.logit[i]) : 0);
         if (row.key[i] == AttentionRow<N>::sink) continue;
         const std::size_t j = row.key[i];
         for (std::size_t c = 0; c < head; ++c) products[i] += std::fabs(problem.in[q][t * head + c] * problem.in[k][j * head + c]);
@@ -350,28 +343,61 @@ struct Sdpa {
         mean_size += std::fabs(g[c]) * of_size, mean_gap += std::fabs(g[c]) * of_gap;
         mean_rest += std::fabs(g[c]) * rest, mean_all += std::fabs(g[c]) * all;
       }
+      const Mean plain{mean_size, mean_gap, mean_rest + mean_all};
+      Mean tail;
+      // Which key a kernel takes for its pivot is open among those whose rounded logits may tie.
+      double pivot_reach = 0, pivot_lead = 0;
+      std::size_t ties = 0;
+      for (std::size_t i = 0; i < n; ++i) {
+        if (i != row.pivot && !(near[i] <= 0x1p-10 * (size[i] + size[row.pivot]))) continue;
+        ++ties;
+        pivot_reach = std::max(pivot_reach, reach[i]);
+        pivot_lead = std::max(pivot_lead, sizes.lead[i]);
+      }
+      for (std::size_t i = 0; i < n; ++i) {
+        if (!sizes.live[i] || i == row.pivot) continue;
+        const double share = weight[i] * (ties > 1 ? 2 : 1), lead = sizes.lead[i] + pivot_lead;
+        tail.size += share * (size[i] + lse_size) * lead;
+        tail.gap += share * (gap[i] + lse_gap) * lead;
+        tail.rest += share * (lead + reach[i] + pivot_reach);
+      }
       for (std::size_t i = 0; i < n; ++i) {
         if (!sizes.live[i] || row.key[i] == AttentionRow<N>::sink) continue;
         const std::size_t j = row.key[i];
-        const double own_size = size[i] + lse_size, own_gap = gap[i] + lse_gap, pull = magnitude_upper(row.pull[i]);
-        if (g)
-          for (std::size_t c = 0; c < width; ++c) {
-            const double given = weight[i] * std::fabs(g[c]) * outward;
-            arrays[a_v][j * width + c] += given * own_size;
-            arrays[a_v + 1][j * width + c] += given * own_gap;
-            arrays[a_v + 2][j * width + c] += given;
-          }
-        const double bend = cap > 0 ? pull * size[i] / cap : 0;
-        const double da[] = {weight[i] * (own_size * pull + mean_size + bend) * outward, weight[i] * (own_gap * pull + mean_gap) * outward,
-                             weight[i] * (pull + mean_rest + mean_all + reach[i] + upstream) * outward};
-        const double of_product = weight[i] * pull * products[i] * outward;
-        for (std::size_t part = 0; part < 3; ++part) {
-          arrays[a_b + part][t * keys + j] = da[part];
-          arrays[a_t + part][t] += (da[part] * products[i] + (part == 0 ? of_product : 0)) * outward;
-          for (std::size_t c = 0; c < head; ++c) {
-            arrays[a_q + part][t * head + c] += scale * da[part] * std::fabs(problem.in[k][j * head + c]) * outward;
-            arrays[a_k + part][j * head + c] += scale * da[part] * std::fabs(problem.in[q][t * head + c]) * outward;
-          }
+        const double own_size = size[i] + lse_size, own_gap = gap[i] + lse_gap;
+        for (std::size_t c = 0; c < width && g; ++c) {
+          const double given = weight[i] * std::fabs(g[c]) * outward;
+          arrays[a_v][j * width + c] += given * own_size;
+          arrays[a_v + 1][j * width + c] += given * own_gap;
+          arrays[a_v + 2][j * width + c] += given;
+        }
+        add_adjoint(problem, 0, t, i, plain, own_size, own_gap, reach[i] + upstream);
+        add_adjoint(problem, a_pivot, t, i, tail, own_size, own_gap, (i == row.pivot && ties == 1 ? 0 : reach[i] + pivot_reach) + upstream);
+      }
+    }
+
+    /// What D, or its distance from the pivot, may lose.
+    struct Mean {
+      double size = 0, gap = 0, rest = 0;
+    };
+
+    /// What da of entry i may lose, and what that does to every gradient; `direct` is what go . v_j may lose.
+    void add_adjoint(RowProblem<N>& problem, std::size_t form, std::size_t t, std::size_t i, const Mean& mean, double own_size, double own_gap, double direct) {
+      constexpr double outward = 1 + 0x1p-30;
+      const double scale = std::fabs(problem.attribute[tau]), cap = problem.attribute[softcap];
+      const double weight = sizes.weight[i], pull = magnitude_upper(row.pull[i]), bend = cap > 0 ? pull * sizes.size[i] / cap : 0;
+      const std::size_t j = row.key[i];
+      const double da[] = {weight * (own_size * pull + mean.size + bend) * outward, weight * (own_gap * pull + mean.gap) * outward,
+                           weight * (pull + mean.rest + direct) * outward};
+      std::vector<double>* arrays = problem.values->arrays.data() + form;
+      for (std::size_t part = 0; part < 3; ++part) {
+        arrays[a_b + part][t * keys + j] = da[part];
+        arrays[a_t + part][t] += (da[part] + (part == 0 ? weight * pull : 0)) * sizes.product[i] * outward;
+        double *of_query = arrays[a_q + part].data() + t * head, *of_key = arrays[a_k + part].data() + j * head;
+        const double scaled = scale * da[part] * outward;
+        for (std::size_t c = 0; c < head; ++c) {
+          of_query[c] += scaled * std::fabs(problem.in[k][j * head + c]);
+          of_key[c] += scaled * std::fabs(problem.in[q][t * head + c]);
         }
       }
     }
