@@ -70,8 +70,8 @@ void apply_each(const Node& node, A a, B b, std::size_t count, double* to) {
 
 struct Bound::Program {
   std::vector<Node> nodes;  // children before parents
-  std::size_t root = 0, sum_root = 0;
-  bool has_sum = false;
+  std::size_t root = 0, sum_root = 0, entries_root = 0;
+  bool has_sum = false, has_entries = false;
   SummationTree summation;
   std::map<std::string, double> constants;
   std::map<std::string, std::size_t> named;
@@ -131,6 +131,7 @@ struct Bound::Program {
     const std::vector<std::vector<double>>& arrays;
     const double* exact;
   };
+  void evaluate(std::size_t root, const Inputs& in, const std::vector<double>& exact, const Store& store, std::vector<double>& result) const;
 
   /// Values of all nodes: one per row, or the entries of the current block.
   struct Memory {
@@ -256,10 +257,21 @@ Bound::~Bound() = default;
 
 bool Bound::has_sum_bound() const { return program_->has_sum; }
 
+bool Bound::has_sum_entries() const { return program_->has_entries; }
+
 void Bound::evaluate(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
                      const std::vector<double>& exact, const Store& store, std::vector<double>& result) const {
-  const Program& program = *program_;
-  const Program::Inputs in{n, scalars, arrays, exact.data()};
+  program_->evaluate(program_->root, {n, scalars, arrays, exact.data()}, exact, store, result);
+}
+
+void Bound::evaluate_sum_entries(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
+                                 const std::vector<double>& exact, const Store& store, std::vector<double>& result) const {
+  program_->evaluate(program_->entries_root, {n, scalars, arrays, exact.data()}, exact, store, result);
+}
+
+void Bound::Program::evaluate(std::size_t root, const Inputs& in, const std::vector<double>& exact, const Store& store,
+                              std::vector<double>& result) const {
+  const Program& program = *this;
   const double outward = program.outward();
   result.resize(exact.size());
   on_widest_vectors([&] {
@@ -268,15 +280,15 @@ void Bound::evaluate(std::size_t n, const std::vector<double>& scalars, const st
       const double stored = magnitude < store.largest ? magnitude : store.largest;
       return (bound * outward * store.of_bound + stored * store.of_exact + store.constant) * (1 + 0x1p-50);
     };
-    if (!program.nodes[program.root].per_entry) {
-      const double bound = program.scalar(program.root, in, m);
+    if (!program.nodes[root].per_entry) {
+      const double bound = program.scalar(root, in, m);
       for (std::size_t j = 0; j < exact.size(); ++j) result[j] = stored(bound, exact[j]);
       return;
     }
-    program.prepare(program.root, in, m);
+    program.prepare(root, in, m);
     for (std::size_t begin = 0; begin < exact.size(); begin += block) {
       const std::size_t count = std::min(block, exact.size() - begin);
-      const double* bound = program.entries(program.root, in, m, begin, count);
+      const double* bound = program.entries(root, in, m, begin, count);
       const double* magnitude = exact.data() + begin;
       double* to = result.data() + begin;
       each(count, [&](std::size_t j) { to[j] = stored(bound[j], magnitude[j]); });
@@ -329,6 +341,10 @@ Bound find_bound(const Signature& signature, int output, const Contract& contrac
       for (const auto& definition : *lets) program.named[definition.at(0)] = program.build(definition.at(1));
     }
     program.root = program.build(found->at("bound"));
+    if (found->contains("sum_entries")) {
+      program.entries_root = program.build((*found)["sum_entries"]);
+      program.has_entries = true;
+    }
     if (found->contains("sum_bound")) {
       program.sum_root = program.build((*found)["sum_bound"]);
       program.has_sum = true;

@@ -42,7 +42,8 @@ class Bound {
   ~Bound();
 
   std::string theorem, kind, file;
-  bool has_sum_bound() const;  ///< is there a sharper bound for the sum of a row?
+  bool has_sum_bound() const;    ///< is there a sharper bound for the sum of a row?
+  bool has_sum_entries() const;  ///< are entries judged less strictly than their sum?
 
   /// What storing a number adds to its bound: bound * of_bound + min(|exact|, largest) * of_exact + constant.
   struct Store {
@@ -53,6 +54,10 @@ class Bound {
   /// that the bound names have as many entries as the output. Scalars and arrays are the row's quantities in signature order.
   void evaluate(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
                 const std::vector<double>& exact, const Store& store, std::vector<double>& result) const;
+  /// The same for the entries as terms of their sum: "sum_entries" of the file, for outputs whose sum is an exact property
+  /// that a kernel's contract does not soften.
+  void evaluate_sum_entries(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
+                            const std::vector<double>& exact, const Store& store, std::vector<double>& result) const;
   /// Bound of |sum of the row|; `total` is the sum of |exact| rounded up.
   double evaluate_sum(std::size_t n, const std::vector<double>& scalars, double total) const;
 

@@ -348,6 +348,16 @@ void Judge::entry_bounds(int output, std::size_t n, const std::vector<double>& s
   bounds_[static_cast<std::size_t>(output)].evaluate(n, scalars, arrays, exact, store, bounds);
 }
 
+const std::vector<double>& Judge::sum_entries(int output, std::size_t n, const std::vector<double>& scalars,
+                                              const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
+                                              const std::vector<double>& bounds, const Bound::Store& store) const {
+  const Bound& bound = bounds_[static_cast<std::size_t>(output)];
+  if (!bound.has_sum_entries()) return bounds;
+  thread_local std::vector<double> result;
+  bound.evaluate_sum_entries(n, scalars, arrays, exact, store, result);
+  return result;
+}
+
 template <class N>
 bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, std::int64_t row, RowValues<N>& values,
                       CaseJudgement& result, bool last_tier, std::vector<double>& row_bounds) const {
@@ -377,9 +387,12 @@ bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outpu
     if ((!scans[i].known || open_zero) && !last_tier) return false;
     if (!(specs[i].marks & (zero_sum | sums_to_one)) || !scans[i].all_finite || !values.sums_hold[i]) continue;
     const Sums layout = sums_of(specs[i].shape, evaluator.input());
-    if (layout.count == 1) sums[i].push_back({scans[i].sum.value(), scans[i].total, scans[i].bound_total, scans[i].all_tiny});
-    else
-      for (std::int64_t s = 0; s < layout.count; ++s) sums[i].push_back(scan_sum<N>(layout, s, computed, values.out[i], bounds, smallest_subnormal(format_of(output))));
+    if (layout.count == 1 && !bounds_[i].has_sum_entries()) {
+      sums[i].push_back({scans[i].sum.value(), scans[i].total, scans[i].bound_total, scans[i].all_tiny});
+    } else {
+      const std::vector<double>& terms = sum_entries(output, n, values.scalars, values.arrays, exact, bounds, stores_[i]);
+      for (std::int64_t s = 0; s < layout.count; ++s) sums[i].push_back(scan_sum<N>(layout, s, computed, values.out[i], terms, smallest_subnormal(format_of(output))));
+    }
     if (!bounds_[i].has_sum_bound()) continue;
     for (SumScan& sum : sums[i]) {
       const double total = specs[i].marks & sums_to_one ? 1.0 : sum.total;
@@ -641,11 +654,12 @@ SumMeasurement Judge::measure_sum(const Case& input, const std::vector<Tensor>& 
   evaluator.row(row, values);
   magnitudes(values.out[i], upper);
   entry_bounds(output, n, values.scalars, values.arrays, upper, bounds, {});
+  const std::vector<double>& terms = sum_entries(output, n, values.scalars, values.arrays, upper, bounds, {});
   double total = 0;
   bool all_zero = true;
   for (std::int64_t k = 0; k < layout.length; ++k) {
     const std::size_t j = entry(k);
-    result.bound += store_bound(output, upper[j], bounds[j]);
+    result.bound += store_bound(output, upper[j], terms[j]);
     total += upper[j];
     all_zero = all_zero && is_exact_zero(values.out[i][j]);
   }

@@ -101,6 +101,10 @@ class Judge {
   void entry_bounds(int output, std::size_t n, const std::vector<double>& scalars,
                     const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
                     std::vector<double>& bounds, const Bound::Store& store) const;
+  /// Bounds that the sums over an output's entries are judged by; `bounds` when they are the same.
+  const std::vector<double>& sum_entries(int output, std::size_t n, const std::vector<double>& scalars,
+                                         const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
+                                         const std::vector<double>& bounds, const Bound::Store& store) const;
   bool offered(int output) const { return offered_[static_cast<std::size_t>(output)]; }
   Format format_of(int output) const { return formats_[static_cast<std::size_t>(output)]; }
   Bound::Store store_of(int output) const;

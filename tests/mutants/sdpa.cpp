@@ -10,6 +10,7 @@ namespace {
 
 enum class Defect {
   none,
+  largest_term_in_the_mean,
   mean_from_stored_output,
   stored_adjoint,
   empty_tile_by_arithmetic,
@@ -129,8 +130,13 @@ class Attention {
     for (std::size_t j = 0; j < keys_; ++j) {
       p[j] = weight(j);
       for (std::size_t c = 0; go && c < width_; ++c) pull[j] += go[c] * row_.in[2][j * width_ + c];
-      mean += p[j] * pull[j];
     }
+    // Relative to the largest logit's, so that its own weight never meets a rounding error.
+    const bool pivoted = defect != Defect::largest_term_in_the_mean && defect != Defect::mean_from_stored_output;
+    const std::size_t largest = static_cast<std::size_t>(std::max_element(a_.begin(), a_.end()) - a_.begin());
+    const T pivot = pivoted && a_[largest] >= (row_.attribute[4] != 0 ? T(0) : -infinity) ? pull[largest] : T(0);
+    for (std::size_t j = 0; j < keys_; ++j) mean += p[j] * (pull[j] -= pivot);
+    if (row_.attribute[4] != 0) mean -= std::exp(-m_) / l_ * pivot;
     if (defect == Defect::mean_from_stored_output) {
       mean = 0;
       for (std::size_t c = 0; go && c < width_; ++c) mean += go[c] * stored(o_[c]);
@@ -161,7 +167,7 @@ struct Sdpa {
   static void row(const Row<T>& row) {
     Attention<planted ? defect : Defect::none, T>(row).run();
   }
-  static void adjust(Contract& claim) { claim.key_tile = Attention<Defect::none, float>::tile; }
+  static void adjust(Contract& claim) { claim.key_tile = Attention<Defect::none, float>::tile, claim.pivoted = true; }
 };
 
 template <Defect defect>
@@ -170,6 +176,7 @@ Catalogued attention(std::string name, std::string source, std::string expected,
 }
 
 const Catalogued attentions[] = {
+    attention<Defect::largest_term_in_the_mean>("D with its largest term", "da = p (go.v - D): the largest weight's gradient rounds to zero", "gradient sum"),
     attention<Defect::mean_from_stored_output>("D from the stored output", "D = go . o with o in bf16", "gradient sum", half_formats),
     attention<Defect::stored_adjoint>("dS rounded before dQ and dK", "dS cast for the matrix units", "bound", half_formats),
     attention<Defect::empty_tile_by_arithmetic>("hidden tile by arithmetic", "exp(-inf - -inf) in a fully masked tile", "special values"),
