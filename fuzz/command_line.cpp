@@ -435,14 +435,23 @@ Exit list(const std::string& json_path) {
     text += fmt::format("{}\n  {}\n", signature.name, signature.summary);
     nlohmann::json entry = {{"name", signature.name}, {"summary", signature.summary}};
     entry["inputs"] = entry["outputs"] = entry["attributes"] = entry["kernels"] = nlohmann::json::array();
+    const std::span<const std::string_view> axes = axis_names(signature.axes);
+    entry["axes"] = axes;
+    const auto axes_text = [&](Shape shape) {
+      std::vector<std::string_view> names;
+      for (const std::size_t axis : axes_of(shape)) names.push_back(axes[axis]);
+      return names;
+    };
     std::string inputs, outputs;
     for (const InputSpec& spec : signature.inputs) {
-      inputs += (inputs.empty() ? "" : ", ") + spec.name + (spec.optional ? " (optional)" : "");
-      entry["inputs"].push_back({{"name", spec.name}, {"optional", spec.optional}});
+      const std::vector<std::string_view> names = axes_text(spec.shape);
+      inputs += fmt::format("{}{}[{}]{}", inputs.empty() ? "" : ", ", spec.name, fmt::join(names, ", "), spec.optional ? " (optional)" : "");
+      entry["inputs"].push_back({{"name", spec.name}, {"optional", spec.optional}, {"axes", names}});
     }
     for (const OutputSpec& spec : signature.outputs) {
-      outputs += (outputs.empty() ? "" : ", ") + spec.name;
-      nlohmann::json bound = {{"name", spec.name}};
+      const std::vector<std::string_view> names = axes_text(spec.shape);
+      outputs += fmt::format("{}{}[{}]", outputs.empty() ? "" : ", ", spec.name, fmt::join(names, ", "));
+      nlohmann::json bound = {{"name", spec.name}, {"axes", names}};
       for (const Kernel* kernel : Registry::global().kernels(signature.name))
         if (kernel->supports(Format::f32) && kernel->offers(spec.name)) {
           const Judge judge(*reference, *kernel, Format::f32);

@@ -78,14 +78,16 @@ class Listing(CommandLine):
         names = [operator["name"] for operator in document["operators"]]
         self.assertEqual(names, sorted(names))
         for name in ["softmax", "log_softmax", "logsumexp", "softmax.state", "softmax.merge", "softmax.online", "softmax.scaled_masked",
-                     "cross_entropy", "cross_entropy.soft", "kl_forward", "kl_reverse", "jsd"]:
+                     "cross_entropy", "cross_entropy.soft", "kl_forward", "kl_reverse", "jsd", "sdpa", "sdpa.merge"]:
             self.assertIn(name, names)
             self.assertIn(name + "\n", text)
         for operator in document["operators"]:
-            for key in ["summary", "inputs", "outputs", "attributes", "kernels", "strata"]:
+            for key in ["summary", "axes", "inputs", "outputs", "attributes", "kernels", "strata"]:
                 self.assertTrue(key in operator, key)
+            for tensor in operator["inputs"] + operator["outputs"]:
+                self.assertLessEqual(set(tensor["axes"]), set(operator["axes"]))
             self.assertTrue(any(KERNEL in [kernel["name"], *kernel["aliases"]] for kernel in operator["kernels"])
-                            or operator["name"] in ("softmax.state", "softmax.merge", "softmax.online"), operator["name"])
+                            or operator["name"] in ("softmax.state", "softmax.merge", "softmax.online", "sdpa.merge"), operator["name"])
             # An output that no kernel computes is listed without its theorem.
             bounded = [output for output in operator["outputs"] if "theorem" in output]
             self.assertTrue(bounded, operator["name"])
