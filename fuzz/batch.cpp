@@ -133,14 +133,13 @@ class StoredResults final : public Kernel {
 };
 
 /// Contract of a kernel of which only outputs are known, bound kind `declared`.
-Contract foreign_contract(Format storage, const std::filesystem::path& path) {
+Contract foreign_contract(std::string_view op, Format storage, const std::filesystem::path& path) {
   Contract contract = default_contract(storage);
   contract.kind = "declared";
+  if (!path.empty()) contract = read_contract(path, op, storage, contract);
   // Finished results cannot be computed again, so nothing that compares two runs applies.
   contract.deterministic = false;
-  if (path.empty()) return contract;
-  const nlohmann::json parsed = parse_json(read_file(path), path.string());
-  return contract_from(JsonValue(parsed, path.string()), contract);
+  return contract;
 }
 
 }  // namespace
@@ -175,7 +174,7 @@ void generate_batch(const BatchOptions& options, const std::filesystem::path& pa
 Report check_batch(const std::filesystem::path& path, const std::filesystem::path& results,
                    const std::filesystem::path& contract, CampaignOptions options) {
   const Batch batch = read_batch(path);
-  const StoredResults kernel(batch, results, foreign_contract(batch.options.format, contract));
+  const StoredResults kernel(batch, results, foreign_contract(batch.options.op, batch.options.format, contract));
   options.op = batch.options.op;
   options.kernel = kernel.name;
   options.subject = &kernel;

@@ -24,11 +24,13 @@
 #include "fuzz/minimise.hpp"
 #include "fuzz/recipe.hpp"
 #include "fuzz/sumzero.hpp"
+#include "oracle/contract.hpp"
 #include "oracle/file.hpp"
 #include "oracle/gate.hpp"
 #include "oracle/json.hpp"
 #include "oracle/kernel/plugin_worker.hpp"
 #include "oracle/kernel/worker_kernel.hpp"
+#include "oracle/probe.hpp"
 #include "oracle/report.hpp"
 #include "oracle/witness.hpp"
 
@@ -179,11 +181,18 @@ Exit worst_exit(const std::vector<Report>& reports) {
   return exit;
 }
 
-/// Limits of the processes that foreign kernels run in.
-struct Workers {
-  std::string timeout, memory;
+/// Kernels as the command line names them: limits of the processes that foreign ones run in, and what the judged one promises.
+struct Subjects {
+  std::string timeout, memory, contract;
   WorkerOptions options;
+  std::unique_ptr<Kernel> promising;
+
   void add(CLI::App& app) {
+    app.add_option("--contract", contract,
+                   "JSON file of what the kernel promises in place of its own contract, by the fields of oracle/contract.hpp or as `sumzero probe -o` writes it");
+    add_limits(app);
+  }
+  void add_limits(CLI::App& app) {
     app.add_option("--timeout", timeout, "Time limit of one call of a foreign kernel (default 10s)");
     app.add_option("--memory-limit", memory, "Address space of a foreign kernel, for example 4G (default: no limit)");
   }
@@ -194,10 +203,17 @@ struct Workers {
     for (const std::string& kernel : kernels)
       if (is_foreign_kernel(kernel)) open_foreign_kernel(kernel, options);
   }
+  /// The kernel to judge, by its own contract or by that of --contract.
+  const Kernel& judged(const std::string& op, const std::string& name, Format format) {
+    const Kernel& kernel = Registry::global().kernel_named(op, name, format);
+    if (contract.empty()) return kernel;
+    promising = with_contract(kernel, format, contract);
+    return *promising;
+  }
 };
 
 struct FuzzCommand {
-  Workers workers;
+  Subjects subjects;
   CampaignOptions options;
   std::string time, dtype = "f32", out, shard;
   std::uint64_t cases = 0;
@@ -216,7 +232,7 @@ struct FuzzCommand {
                    "Kubernetes Indexed Job, GNU parallel); results go to OUT/i-of-N, see `sumzero merge`");
     app.add_option("--out", out, "Folder for report, witnesses and state");
     app.add_flag("--resume", options.resume, "Go on where the folder's state ends");
-    workers.add(app);
+    subjects.add(app);
     outputs.add(app);
   }
 
@@ -227,14 +243,15 @@ struct FuzzCommand {
     if (options.shards > 1 && !out.empty()) out = (fs::path(out) / fmt::format("{}-of-{}", options.shard, options.shards)).string();
     if (options.resume && out.empty()) throw InvalidInput("--resume needs --out, the folder to go on from");
     Registry::global().operator_named(options.op);
-    if (!out.empty()) workers.options.running = fs::path(out) / "running";
-    workers.open({options.kernel});
+    if (!out.empty()) subjects.options.running = fs::path(out) / "running";
+    subjects.open({options.kernel});
     const std::vector<Format> formats = parse_formats(dtype, options.op, options.kernel);
     options.stop = &interrupted;
     const bool terminal = ::isatty(2) && !outputs.quiet;
     std::vector<Report> reports;
     for (const Format format : formats) {
       options.format = format;
+      options.subject = &subjects.judged(options.op, options.kernel, format);
       if (!out.empty()) options.out = formats.size() == 1 ? fs::path(out) : fs::path(out) / std::string(name(format));
       fmt::format_to_n(crash_message, sizeof crash_message - 1,
                        "sumzero: kernel '{}' of {} crashed on {}; repeat with --seed {} --threads 1 under a debugger\n", options.kernel,
@@ -255,6 +272,34 @@ struct FuzzCommand {
     }
     outputs.write(reports);
     return worst_exit(reports);
+  }
+};
+
+struct ProbeCommand {
+  std::string op, kernel, dtype = "f32", json, to;
+  ProbeOptions options;
+  Subjects subjects;
+  void add(CLI::App& app) {
+    app.add_option("operator", op, "Operator, see `sumzero list`")->required();
+    app.add_option("--kernel", kernel, "Kernel to measure: a name of `sumzero list`, FILE.py, FILE.so or process:COMMAND")->required();
+    app.add_option("--dtype", dtype, std::string(floating_format_names))->capture_default_str();
+    app.add_option("--seed", options.seed, "Seed of the random rows")->capture_default_str();
+    app.add_option("--json", json, "Write the findings as JSON");
+    app.add_option("-o", to, "Write the draft contract, for --contract of fuzz, check, replay, explain, minimise and compare");
+    subjects.add_limits(app);
+  }
+  Exit run() {
+    const std::optional<Format> format = floating_format_named(dtype);
+    if (!format) throw InvalidInput(fmt::format("unknown dtype '{}'; known: {}", dtype, floating_format_names));
+    options.format = *format;
+    const OperatorReference& reference = Registry::global().operator_named(op);
+    subjects.open({kernel});
+    const ProbeResult result = probe(reference, Registry::global().kernel_named(op, kernel, *format), options);
+    std::cout << probe_text(result);
+    if (!json.empty()) write_file(json, pretty(to_json(result)));
+    if (result.refused) return Exit::skipped;
+    if (!to.empty()) write_file(to, pretty(draft_contract(result)));
+    return Exit::pass;
   }
 };
 
@@ -368,7 +413,7 @@ std::map<BaselineKey, WitnessErrors> remeasure(const Baseline& baseline, const s
 struct GateCommand {
   std::vector<std::string> places, kernels;
   std::string baseline;
-  Workers workers;
+  Subjects subjects;
   bool update = false;
   Outputs outputs;
   void add(CLI::App& app) {
@@ -376,13 +421,13 @@ struct GateCommand {
     app.add_option("--baseline", baseline, "Baseline file of the ratchet");
     app.add_flag("--update-baseline", update, "Write today's numbers into the baseline");
     app.add_option("--kernel", kernels, "Foreign kernels of the reports, to measure the baseline's witnesses again");
-    workers.add(app);
+    subjects.add_limits(app);
     outputs.add(app);
   }
   Exit run() {
     if (update && baseline.empty()) throw InvalidInput("--update-baseline needs --baseline, the file to write");
     const std::vector<Report> reports = reports_below(places);
-    workers.open(kernels);
+    subjects.open(kernels);
     std::optional<Baseline> stored;
     if (!baseline.empty() && (fs::exists(baseline) || !update)) stored = read_baseline(baseline);
     const GateResult result = gate(reports, stored, stored ? remeasure(*stored, places) : std::map<BaselineKey, WitnessErrors>{});
@@ -422,17 +467,17 @@ struct ReportCommand {
 /// A witness and the kernel that it is replayed on.
 struct WitnessCommand {
   std::string path, kernel = "fast", property, output, out;
-  Workers workers;
+  Subjects subjects;
   void add(CLI::App& app) {
     app.add_option("case", path, "Witness file")->required();
     app.add_option("--kernel", kernel, "Kernel: a name of `sumzero list`, FILE.py, FILE.so or process:COMMAND")->capture_default_str();
-    workers.add(app);
+    subjects.add(app);
   }
   Case read() const { return read_witness(path); }
   Examiner examiner(const Case& input) {
-    workers.open({kernel});
+    subjects.open({kernel});
     const OperatorReference& reference = Registry::global().operator_named(input.op);
-    return Examiner(reference, Registry::global().kernel_named(input.op, kernel, input.storage), input.storage);
+    return Examiner(reference, subjects.judged(input.op, kernel, input.storage), input.storage);
   }
 
   Exit replay() {
@@ -565,6 +610,9 @@ int run(int argc, char** argv) {
   GateCommand gate_command;
   CLI::App* gate_app = app.add_subcommand("gate", "Judge reports against bounds, invariants and a baseline");
   gate_command.add(*gate_app);
+  ProbeCommand probing;
+  CLI::App* probe_app = app.add_subcommand("probe", "Measure what a black box does inside, and draft its contract");
+  probing.add(*probe_app);
   MergeCommand merge;
   CLI::App* merge_app = app.add_subcommand("merge", "Join the reports of shares of a campaign");
   merge.add(*merge_app);
@@ -592,8 +640,8 @@ int run(int argc, char** argv) {
   compare_app->add_option("--dtype", compare_dtype, std::string(floating_format_names))->capture_default_str();
   compare_app->add_option("--cases", compare_cases, "Number of cases")->check(CLI::PositiveNumber)->capture_default_str();
   compare_app->add_option("--seed", compare_seed, "Seed")->capture_default_str();
-  Workers compare_workers;
-  compare_workers.add(*compare_app);
+  Subjects compare_subjects;
+  compare_subjects.add(*compare_app);
 
   BenchOptions bench;
   CLI::App* bench_app = app.add_subcommand("bench", "Speed as ratios, measured in one run");
@@ -630,6 +678,7 @@ int run(int argc, char** argv) {
   if (*generate_app) return static_cast<int>(generate.run());
   if (*check_app) return static_cast<int>(check.run());
   if (*gate_app) return static_cast<int>(gate_command.run());
+  if (*probe_app) return static_cast<int>(probing.run());
   if (*merge_app) return static_cast<int>(merge.run());
   if (*report_app) return static_cast<int>(report.run());
   if (*replay_app) return static_cast<int>(witness.replay());
@@ -640,10 +689,11 @@ int run(int argc, char** argv) {
     return static_cast<int>(Exit::pass);
   }
   if (*compare_app) {
-    compare_workers.open({kernel_a, kernel_b});
+    compare_subjects.open({kernel_a, kernel_b});
     const std::vector<Format> formats = parse_formats(compare_dtype, compare_op, kernel_a);
     if (formats.size() != 1) throw InvalidInput(fmt::format("compare takes one --dtype: {}", floating_format_names));
-    std::cout << compare(compare_op, kernel_a, kernel_b, formats[0], compare_seed, compare_cases);
+    std::cout << compare(compare_subjects.judged(compare_op, kernel_a, formats[0]), Registry::global().kernel_named(compare_op, kernel_b, formats[0]),
+                         formats[0], compare_seed, compare_cases);
     return static_cast<int>(Exit::pass);
   }
   if (*bench_app) return static_cast<int>(run_bench(bench));

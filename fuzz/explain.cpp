@@ -78,11 +78,10 @@ std::string explain(const Examiner& examiner, const Case& input) {
   return text;
 }
 
-std::string compare(const std::string& op, const std::string& kernel_a, const std::string& kernel_b, Format format,
-                    std::uint64_t seed, std::uint64_t cases) {
+std::string compare(const Kernel& first, const Kernel& second, Format format, std::uint64_t seed, std::uint64_t cases) {
+  const std::string &op = first.op, &kernel_a = first.name, &kernel_b = second.name;
   const OperatorReference& reference = Registry::global().operator_named(op);
-  const Examiner a(reference, Registry::global().kernel_named(op, kernel_a, format), format);
-  const Examiner b(reference, Registry::global().kernel_named(op, kernel_b, format), format);
+  const Examiner a(reference, first, format), b(reference, second, format);
   struct Tally {
     double ulp_a = 0, ulp_b = 0, ratio_a = 0, ratio_b = 0;
     std::uint64_t entries = 0, differ = 0, wins_a = 0, wins_b = 0;

@@ -12,8 +12,7 @@ namespace sumzero {
 std::string explain(const Examiner& examiner, const Case& input);
 
 /// Three-way comparison on the cases of a campaign: errors of both kernels against the exact value, and how often they
-/// differ from each other.
-std::string compare(const std::string& op, const std::string& kernel_a, const std::string& kernel_b, Format format,
-                    std::uint64_t seed, std::uint64_t cases);
+/// differ from each other. The kernels are of one operator.
+std::string compare(const Kernel& first, const Kernel& second, Format format, std::uint64_t seed, std::uint64_t cases);
 
 }  // namespace sumzero

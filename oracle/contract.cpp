@@ -25,6 +25,26 @@ SummationTree summation_from(const JsonValue& value) {
   return tree;
 }
 
+class Promising final : public Kernel {
+ public:
+  Promising(const Kernel& kernel, Format storage, Contract contract) : kernel_(kernel), storage_(storage), contract_(std::move(contract)) {
+    op = kernel.op, name = kernel.name, summary = kernel.summary, aliases = kernel.aliases, outputs = kernel.outputs;
+  }
+  bool supports(Format storage) const override { return storage == storage_; }
+  Contract contract(Format) const override { return contract_; }
+  void run(const Call& call) const override {
+    if (!contract_.policies)
+      if (const std::string_view policy = changed_policy(call.input); !policy.empty())
+        throw Refused(fmt::format("the contract takes no other {} than the default", policy));
+    kernel_.run(call);
+  }
+
+ private:
+  const Kernel& kernel_;
+  Format storage_;
+  Contract contract_;
+};
+
 }  // namespace
 
 Contract default_contract(Format storage) {
@@ -86,6 +106,10 @@ Contract read_contract(const std::filesystem::path& path, std::string_view op, F
   belongs("dtype", name(storage));
   if (const auto kernel = value.find("kernel")) kernel->text();
   return contract;
+}
+
+std::unique_ptr<Kernel> with_contract(const Kernel& kernel, Format storage, const std::filesystem::path& path) {
+  return std::make_unique<Promising>(kernel, storage, read_contract(path, kernel.op, storage, kernel.contract(storage)));
 }
 
 nlohmann::ordered_json contract_json(const Contract& contract) {

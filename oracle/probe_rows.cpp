@@ -46,7 +46,7 @@ bool ProbeRows::time_left(double fraction) const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count() < fraction * options_.seconds;
 }
 
-Case ProbeRows::rows(const std::vector<Logits>& logits, bool gradient) const {
+Case ProbeRows::rows(const std::vector<Logits>& logits) const {
   const Signature& s = signature();
   const auto count = static_cast<std::int64_t>(logits.size()), n = static_cast<std::int64_t>(logits[0].size());
   Case input;
@@ -56,8 +56,7 @@ Case ProbeRows::rows(const std::vector<Logits>& logits, bool gradient) const {
   if (const int reduction = s.attribute("reduction"); reduction >= 0) input.attributes["reduction"] = static_cast<double>(Reduction::none);
   for (std::size_t i = 0; i < s.inputs.size(); ++i) {
     const InputSpec& spec = s.inputs[i];
-    const bool wanted = !spec.optional || (gradient && spec.role == Role::upstream && (spec.upstream_of == 0));
-    if (!wanted) continue;
+    if (spec.optional && spec.role != Role::upstream) continue;
     Tensor tensor = Tensor::contiguous(element_format(spec.element, input.storage), tensor_shape(spec.shape, input, Reduction::none));
     const std::int64_t width = spec.shape == Shape::row ? n : 1;
     for (std::int64_t row = 0; row < count; ++row) {
@@ -106,7 +105,7 @@ std::vector<double> ProbeRows::observed_sums(const std::vector<Logits>& logits) 
 std::vector<double> ProbeRows::observed_exponentials(const std::vector<Logits>& logits, std::int64_t entry) const {
   if (exponential_.output < 0)
     throw NotMeasurable(shows_one_row(signature()) ? "the kernel offers no output that shows a single exponential" : "no output of this operator shows a single exponential");
-  const Tensor output = run(rows(logits, exponential_.gradient))[static_cast<std::size_t>(exponential_.output)];
+  const Tensor output = run(rows(logits))[static_cast<std::size_t>(exponential_.output)];
   std::vector<double> values;
   for (std::size_t row = 0; row < logits.size(); ++row) {
     const bool wide = exponential_.entry > 0;

@@ -45,9 +45,8 @@ class ProbeRows {
   Format accumulator() const { return accumulator_of(options_.format); }
   bool time_left(double fraction = 1) const;
 
-  /// Rows of equal length with label and target at the first maximum, no reduction, and no upstream unless `gradient`: the one
-  /// that makes ExponentialView show.
-  Case rows(const std::vector<Logits>& logits, bool gradient = false) const;
+  /// Rows of equal length with label, target and upstream at the first maximum, no reduction: what makes ExponentialView show.
+  Case rows(const std::vector<Logits>& logits) const;
   /// Runs a case; throws NotMeasurable with the reason when there are no outputs to look at.
   std::vector<Tensor> run(const Case& input, const GuardedOptions& options = {}) const;
 

@@ -237,7 +237,7 @@ void probe_stores(ProbeState& state) {
   std::mt19937_64 random(rows.seed() + 4);
   std::vector<Logits> pairs;
   for (int i = 0; i < 400; ++i) pairs.push_back({0, random_logit(random, storage, -5, -0.25)});
-  const Tensor gx = rows.run(rows.rows(pairs, true))[static_cast<std::size_t>(s.output("gx"))];
+  const Tensor gx = rows.run(rows.rows(pairs))[static_cast<std::size_t>(s.output("gx"))];
   const auto store = [storage](double v) { return round_to(storage, v); };
   Vote vote;
   for (std::size_t i = 0; i < pairs.size(); ++i) {
