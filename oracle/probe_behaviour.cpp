@@ -119,7 +119,9 @@ void probe_special_values(ProbeState& state) {
 
 namespace {
 
-bool same_bits(const Tensor& a, const Tensor& b) { return a.packed().bytes == b.packed().bytes; }
+bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.bytes.empty() ? b.bytes.empty() : a.packed().bytes == b.packed().bytes;  // empty: not offered
+}
 
 /// Rows `which` of every output with rows, in that order, one after the other.
 std::vector<std::byte> bytes_of_rows(const std::vector<Tensor>& outputs, const std::vector<std::int64_t>& which) {

@@ -384,6 +384,13 @@ void probe_summation(ProbeState& state) {
       ++confirmed;
     }
   }
+  // Orders that differ from some length on only.
+  for (std::size_t n = 4 * longest; fits.size() > 1 && n <= 1 << 17; n *= 4)
+    for (const Logits& x : telling_rows(fresh, rows.accumulator(), n, 6)) {
+      if (fits.empty() || !rows.time_left(0.5)) break;
+      search.filter({x});
+      ++confirmed;
+    }
   if (fits.empty()) {
     report_unknown(state, fmt::format("{} fits {}, but not fresh rows", before[0].text(), rows_text));
     return;
@@ -414,7 +421,7 @@ void probe_saturation(ProbeState& state) {
     longest = n;
     // Twice the length takes twice the time, and as much again to copy and compare.
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (seconds > 1.5 || !rows.time_left(0.8)) break;
+    if (seconds > 4 || !rows.time_left(0.8)) break;
   }
   state.found("saturation length", fmt::format("none up to {}", longest), "rows of 2, 4, 8, ... equal terms sum to their length");
 }

@@ -163,7 +163,7 @@ void probe_subnormals(ProbeState& state) {
   }
   const int gx = s.output("gx"), upstream = s.input_with(Role::upstream);
   if (gx < 0 || upstream < 0 || !rows.kernel().offers("gx")) throw NotMeasurable("a subnormal logit has exponential 1, and no gradient is offered");
-  Case input = rows.rows({{0, 0}}, true);
+  Case input = rows.rows({{0, 0}});
   Tensor& g = input.inputs.at(s.inputs[static_cast<std::size_t>(upstream)].name);
   for (std::int64_t i = 0; i < g.elements(); ++i) g.set(i, g.get(i) * small);
   const Tensor gradient = rows.run(input)[static_cast<std::size_t>(gx)];
