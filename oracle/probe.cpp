@@ -41,6 +41,8 @@ std::string_view ProbeResult::value(std::string_view property) const {
 ProbeResult probe(const OperatorReference& reference, const Kernel& kernel, const ProbeOptions& options) {
   if (!kernel.supports(options.format))
     throw InvalidInput(fmt::format("kernel '{}' of {} does not support {}; see `sumzero list`", kernel.name, kernel.op, name(options.format)));
+  if (reference.signature().axes != Axes::rows)
+    throw InvalidInput(fmt::format("probe measures operators on rows of logits; {} has none: probe the softmax that its kernel is built on", kernel.op));
   ProbeResult result;
   result.op = kernel.op;
   result.kernel = kernel.name;

@@ -17,6 +17,7 @@ struct ProbeOptions {
   Format format = Format::f32;
   std::uint64_t seed = 1;   ///< of the random rows that confirm a summation order
   double seconds = 20;      ///< after this time no longer row is tried; what is missing is said
+  std::size_t longest = std::size_t{1} << 25;  ///< longest row of the search for a saturation length
 };
 
 /// One measured property.

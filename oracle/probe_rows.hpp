@@ -41,6 +41,7 @@ class ProbeRows {
   const Kernel& kernel() const { return kernel_; }
   Format storage() const { return options_.format; }
   std::uint64_t seed() const { return options_.seed; }
+  std::size_t longest() const { return options_.longest; }
   /// Format of the kernel's arithmetic as far as a storage format implies it.
   Format accumulator() const { return accumulator_of(options_.format); }
   bool time_left(double fraction = 1) const;

@@ -385,7 +385,8 @@ void probe_summation(ProbeState& state) {
     }
   }
   // Orders that differ from some length on only.
-  for (std::size_t n = 4 * longest; fits.size() > 1 && n <= 1 << 17; n *= 4)
+  std::size_t longest_fresh = longest;
+  for (std::size_t n = 4 * longest; fits.size() > 1 && n <= 1 << 17; n *= 4, longest_fresh = n / 4)
     for (const Logits& x : telling_rows(fresh, rows.accumulator(), n, 6)) {
       if (fits.empty() || !rows.time_left(0.5)) break;
       search.filter({x});
@@ -398,7 +399,7 @@ void probe_summation(ProbeState& state) {
   int hits = 0;
   for (const Hypothesis& h : fits) hits = std::max(hits, h.exact_hits);
   keep_sharpest(fits, confirmed);
-  report(state, fits, fmt::format("predicts {}, and {} fresh rows ({} to the last bit)", rows_text, confirmed, hits));
+  report(state, fits, fmt::format("predicts {}, and {} fresh rows of up to {} ({} to the last bit)", rows_text, confirmed, longest_fresh, hits));
 }
 
 void probe_saturation(ProbeState& state) {
@@ -406,7 +407,8 @@ void probe_saturation(ProbeState& state) {
   rows.observed_sums({{0, 0}});
   const Format out = rows.sum_format();
   // 1/n must stay a normal number of the output.
-  const double limit = rows.sum_view() == SumView::reciprocal ? std::min(0x1p25, 1 / smallest_normal(out)) : 0x1p25;
+  const auto longest_row = static_cast<double>(rows.longest());
+  const double limit = rows.sum_view() == SumView::reciprocal ? std::min(longest_row, 1 / smallest_normal(out)) : longest_row;
   std::size_t longest = 0;
   for (std::size_t n = 2; static_cast<double>(n) <= limit; n *= 2) {
     const auto start = std::chrono::steady_clock::now();

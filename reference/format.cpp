@@ -1,22 +1,26 @@
 #include "reference/format.hpp"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 namespace sumzero {
 namespace {
 
-// Rounds to `format` by scaling so that the quantum is 1 and letting nearbyint (ties to even) do the rest.
+// Rounds to nearest, ties to even, by the addition of a number whose own quantum is that of the result.
 double round_to_small(Format format, double value) {
   if (std::isinf(value) && saturates(format)) return std::copysign(largest_finite(format), value);
   if (!std::isfinite(value) || value == 0) return value;
   const FormatTraits t = traits(format);
-  int exponent;
-  std::frexp(value, &exponent);                            // |value| in [2^(exponent-1), 2^exponent)
-  int quantum = exponent - t.precision;                    // exponent of one unit in the last place
-  const int lowest = t.min_exponent - t.precision + 1;
-  if (quantum < lowest) quantum = lowest;
-  const double rounded = std::ldexp(std::nearbyint(std::ldexp(value, -quantum)), quantum);
-  if (std::fabs(rounded) > largest_finite(format)) return std::copysign(saturates(format) ? largest_finite(format) : HUGE_VAL, value);
+  const auto overflow = [&] { return std::copysign(saturates(format) ? largest_finite(format) : HUGE_VAL, value); };
+  if (std::fabs(value) > 2 * largest_finite(format)) return overflow();
+  const int exponent = static_cast<int>(std::bit_cast<std::uint64_t>(value) >> 52 & 0x7ff) - 1022;  // |value| in [2^(exponent-1), 2^exponent)
+  // Exponent of one unit in the last place; the sum with 3/2 2^52 units is rounded to whole units, ties to even.
+  const int quantum = std::max(exponent - t.precision, t.min_exponent - t.precision + 1);
+  const double shifter = std::bit_cast<double>((static_cast<std::uint64_t>(quantum + 52 + 1023) << 52) | (std::uint64_t{1} << 51));
+  const double rounded = (value + shifter) - shifter;
+  if (std::fabs(rounded) > largest_finite(format)) return overflow();
   return std::copysign(rounded, value);
 }
 

@@ -111,6 +111,46 @@ class Listing(CommandLine):
         self.assertIn("--cases", self.succeeds(0, "fuzz", "--help"))
 
 
+class Probing(CommandLine):
+    def test_a_draft_contract_is_taken_everywhere(self):
+        draft, findings = self.folder / "draft.json", self.folder / "findings.json"
+        text = self.succeeds(0, "probe", "softmax", "--kernel", "textbook.torch_cpu", "-o", draft, "--json", findings)
+        self.assertRegex(text, r"reduction order +lanes 8 ")
+        found = {finding["property"]: finding["value"] for finding in json.loads(findings.read_text())["findings"]}
+        self.assertEqual((found["reduction order"], found["accumulator"], found["division"]), ("lanes 8", "f32", "multiplies by a rounded reciprocal"))
+        self.assertIsNone(found["log error"])
+        contract = json.loads(draft.read_text())
+        self.assertEqual((contract["operator"], contract["dtype"], contract["kind"]), ("softmax", "f32", "declared"))
+        out = self.folder / "out"
+        self.succeeds(1, "fuzz", "softmax", "--kernel", "textbook.torch_cpu", "--contract", draft, "--cases", 200, "--out", out, "-q")
+        report = json.loads((out / "report.json").read_text())
+        self.assertEqual((report["contract"]["summation"], report["contract"]["kind"], report["bound"]["p"]["kind"]), ("lanes of 8", "declared", "declared"))
+        self.assertLessEqual(report["worst"]["p"]["bound_ratio"], 1)
+        # A promise that is not kept is seen, by every command.
+        strict = self.write("strict.json", {"operator": "softmax", "exp_error": 0, "reciprocal": False, "compensated_shift": True, "summation": "compensated"})
+        self.succeeds(1, "fuzz", "softmax", "--kernel", "textbook.torch_cpu", "--contract", strict, "--cases", 200, "--out", self.folder / "strict", "-q")
+        broken = json.loads((self.folder / "strict/report.json").read_text())
+        self.assertGreater(broken["worst"]["p"]["bound_ratio"], 1)
+        witness = self.folder / "strict/witness" / (broken["worst"]["p"]["bound_witness"] + ".json")
+        for command in (["replay"], ["minimise", "--property", "bound"]):
+            self.succeeds(1, *command, witness, "--kernel", "textbook.torch_cpu", "--contract", strict)
+        self.assertIn("outside", self.succeeds(0, "explain", witness, "--kernel", "textbook.torch_cpu", "--contract", strict))
+        self.succeeds(0, "compare", "softmax", "--kernel", "textbook.torch_cpu", "--with", "fast", "--contract", draft, "--cases", 20)
+
+    def test_bad_requests(self):
+        probe = ["probe", "softmax", "--kernel"]
+        self.refused(*probe, "nobody", names="nobody")
+        self.refused(*probe, "fast", "--dtype", "f99", names="f99")
+        self.refused("probe", "softmux", "--kernel", "fast", names="softmux")
+        self.refused("probe", "sdpa", "--kernel", "fast", names="rows of logits")
+        self.refused(*probe, "textbook.ggml", "--dtype", "f64", names="f64")
+        fuzz = ["fuzz", "softmax", "--cases", 1, "--contract"]
+        for text, names in [("{", "c.json"), ({"operator": "log_softmax"}, "log_softmax"), ({"dtype": "bf16"}, "bf16"), ({"kind": "proved"}, "declared"),
+                            ({"accumulator": "f7"}, "unknown format"), ({"exp_eror": 1}, "exp_eror"), ({"summation": "odd"}, "summation")]:
+            self.refused(*fuzz, self.write("c.json", text), names=names)
+        self.refused(*fuzz, self.folder / "none.json", names="none.json")
+
+
 class Fuzzing(CommandLine):
     def test_the_report_is_complete(self):
         out, paths = self.folder / "run", {kind: self.folder / f"r.{kind}" for kind in ["json", "xml", "md", "sarif"]}

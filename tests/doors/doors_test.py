@@ -293,6 +293,15 @@ class Torch(Doors):
         witness = json.loads((out / "witness" / f"{collapses[0]['witness']}.json").read_text())
         self.assertEqual(witness["extents"], [1, 2])
 
+    def test_probe(self):
+        result = self.folder / "probe.json"
+        self.sumzero(0, "probe", "softmax", "--kernel", TESTS / "consumer/python/torch_softmax.py", "--json", result)
+        found = {finding["property"]: finding["value"] for finding in json.loads(result.read_text())["findings"]}
+        # ATen's CPU kernel: one pass over vectors of 8 floats (AVX2) or 16 (AVX-512), the maximum among the terms, float arithmetic.
+        self.assertIn(found["reduction order"], ("lanes 8", "lanes 16"))
+        self.assertEqual((found["accumulator"], found["maximum in the sum"], found["x - max"]), ("f32", "included", "rounded"))
+        self.assertEqual((found["row of -inf"], found["repeated runs"]), ("masked_policy nan", "equal bits"))
+
     def test_kl_div_cancels(self):
         kernel, out = TESTS / "consumer/python/torch_kl_div.py", self.folder / "out"
         self.verdict(1, kernel, "exact zero (cancellation): ds", AGREE)
