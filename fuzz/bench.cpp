@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <iostream>
+#include <string_view>
 #include <vector>
 
 #include "oracle/file.hpp"
@@ -56,6 +57,22 @@ Case batch(const std::string& op, std::int64_t rows, std::int64_t n, bool upstre
     }
     result.inputs[input] = std::move(tensor);
   }
+  return result;
+}
+
+/// One head of self-attention over n keys, head and value size 64, f32.
+Case attention(std::int64_t n, bool upstream) {
+  Case result;
+  result.op = "sdpa";
+  result.storage = Format::f32;
+  result.extents = {1, 1, 1, n, n, 64, 64};
+  result.attributes["tau"] = 0.125;
+  for (const char* input : {"q", "k", "v", "go"})
+    if (upstream || std::string_view(input) != "go") {
+      Case numbers = batch("", n, 64, false);
+      numbers.inputs["x"].shape = {1, 1, n, 64}, numbers.inputs["x"].strides = {n * 64, n * 64, 64, 1};
+      result.inputs[input] = std::move(numbers.inputs["x"]);
+    }
   return result;
 }
 
@@ -132,6 +149,48 @@ void bench_kernels(const std::string& op, const std::string& output, bool quick,
   std::cout << '\n';
 }
 
+/// Forward, and forward with backward, against OpenBLAS; how the time grows with the number of keys and queries.
+void bench_attention(bool quick, nlohmann::json& figures) {
+  const OperatorReference& reference = Registry::global().operator_named("sdpa");
+  std::vector<const Kernel*> kernels;
+  for (const char* kernel_name : {"openblas", "fast.plain", "fast"})
+    for (const Kernel* kernel : Registry::global().kernels("sdpa"))
+      if (kernel->name == kernel_name) kernels.push_back(kernel);
+  const bool peer = kernels[0]->name == "openblas";
+  for (const bool backward : {false, true}) {
+    std::cout << fmt::format("sdpa f32 {}, one head of size 64, one thread, ms; in brackets the speed relative to OpenBLAS{}\n", backward ? "forward and backward" : "forward",
+                             peer ? "" : " (absent)");
+    std::cout << fmt::format("  {:>7}", "n");
+    for (const Kernel* kernel : kernels) std::cout << fmt::format(" {:>24}", kernel->name);
+    std::cout << '\n';
+    std::vector<std::vector<double>> logs(kernels.size());  // of the time, by kernel
+    for (const std::int64_t n : {256, 512, 1024, 2048}) {
+      const Case input = attention(n, backward);
+      std::vector<Tensor> outputs = outputs_for(reference.signature(), input, backward ? std::vector<std::string>{"o", "gq", "gk", "gv"} : std::vector<std::string>{"o"});
+      const int repeats = static_cast<int>(std::max<std::int64_t>(1, (1 << 20) / (n * n)));
+      std::vector<std::function<void()>> subjects;
+      for (const Kernel* kernel : kernels)
+        subjects.push_back([&, kernel] { for (int r = 0; r < repeats; ++r) kernel->run(Call{reference.signature(), input, outputs, 1}); });
+      const std::vector<double> t = medians(subjects, quick ? 7 : 21);
+      std::cout << fmt::format("  {:>7}", n);
+      for (std::size_t k = 0; k < kernels.size(); ++k) {
+        std::cout << fmt::format(" {:>14.3f} [{:>6.2f}x]", t[k] * 1e3 / repeats, peer ? t[0] / t[k] : 0.0);
+        logs[k].push_back(std::log2(t[k] / repeats));
+        if (peer) figures[fmt::format("sdpa/{}/{}/{}/speed_over_openblas", kernels[k]->name, n, backward ? "backward" : "forward")] = t[0] / t[k];
+      }
+      std::cout << '\n' << std::flush;
+    }
+    std::cout << fmt::format("  {:>7}", "slope");
+    for (std::size_t k = 0; k < kernels.size(); ++k) {
+      // Least squares through four points one doubling apart.
+      const double slope = (3 * (logs[k][3] - logs[k][0]) + logs[k][2] - logs[k][1]) / 10;
+      std::cout << fmt::format(" {:>24.2f}", slope);
+      figures[fmt::format("sdpa/{}/{}/exponent", kernels[k]->name, backward ? "backward" : "forward")] = slope;
+    }
+    std::cout << "\n\n";
+  }
+}
+
 }  // namespace
 
 Exit run_bench(const BenchOptions& options) {
@@ -139,6 +198,7 @@ Exit run_bench(const BenchOptions& options) {
   bench_filter(options.quick, figures);
   bench_kernels("softmax", "p", options.quick, figures);
   bench_kernels("log_softmax", "logp", options.quick, figures);
+  bench_attention(options.quick, figures);
   if (!options.json.empty()) write_file(options.json, pretty(nlohmann::json{{"schema", "sumzero-bench/1"}, {"figures", figures}}));
   return Exit::pass;
 }

@@ -183,7 +183,7 @@ class Campaign {
     const Recipe drawn = recipe(result.index);
     const Case input = expand(drawn, reference_.signature(), options_.format);
     const Examination examination = examiner_.examine(input, campaign_reruns(result.index));
-    result.rows = input.extents[0];
+    result.rows = problem_count(reference_.signature(), input);
     result.judged = examination.judged;
     result.refused = examination.run.verdict == Verdict::refused;
     if (result.refused) result.refusal = examination.run.detail;
@@ -226,7 +226,7 @@ class Campaign {
     }
     const auto take_index = [&](const IndexedMaximum& maximum, Place& place, int& output) {
       if (maximum.value > place.value) output = maximum.output;
-      take(place, maximum.value, result.index, maximum.row, -1);
+      take(place, maximum.value, result.index, maximum.row, maximum.sum);
     };
     take_index(result.judgement.gradient_sum_index, best_.gradient_sum, best_.gradient_sum_output);
     take_index(result.judgement.sum_index, best_.sum, best_.sum_output);
@@ -266,7 +266,7 @@ class Campaign {
         worst.exact = entry.exact;
         worst.row = found->second.row;
         worst.index = found->second.entry;
-        worst.classes = input.extents[1];
+        worst.classes = normalised_extent(signature, input);
         worst.witness = keep_witness(input);
       }
       if (const auto found = best_.ratio.find(output); found != best_.ratio.end() && found->second.value >= 0) {
@@ -286,7 +286,9 @@ class Campaign {
     static const std::vector<std::string> order = {"gradient sum", "exact zero", "probability sum", "finite", "special values", "bound"};
     const auto rank = [](const Violation& v) {
       const auto place = std::find(order.begin(), order.end(), v.property) - order.begin();
-      return std::tuple(place, v.kind.empty(), v.input.extents[0] * v.input.extents[1]);
+      std::int64_t size = 0;
+      for (const auto& [input, tensor] : v.input.inputs) size += tensor.elements();
+      return std::tuple(place, v.kind.empty(), size);
     };
     std::stable_sort(report_.violations.begin(), report_.violations.end(),
                      [&](const Violation& a, const Violation& b) { return rank(a) < rank(b); });
@@ -297,7 +299,7 @@ class Campaign {
     const Case input = case_of(place.index);
     const GuardedRun run = run_guarded(reference_.signature(), kernel_, input);
     if (run.verdict != Verdict::pass) return;
-    const SumMeasurement sum = examiner_.judge().measure_sum(input, run.outputs, output, place.row);
+    const SumMeasurement sum = examiner_.judge().measure_sum(input, run.outputs, output, place.row, place.entry);
     record.max = probability ? sum.sum_index : sum.gradient_sum_index;
     record.output = reference_.signature().outputs[static_cast<std::size_t>(output)].name;
     record.witness = keep_witness(input);

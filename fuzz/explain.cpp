@@ -47,10 +47,11 @@ std::string explain(const Examiner& examiner, const Case& input) {
     const Tensor& tensor = run.outputs[i];
     if (tensor.bytes.empty()) continue;
     const OutputSpec& spec = signature.outputs[i];
-    const std::int64_t classes = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
     std::vector<std::pair<std::int64_t, Measurement>> entries;
-    for (std::int64_t e = 0; e < tensor.elements(); ++e)
-      entries.emplace_back(e, examiner.judge().measure(input, run.outputs, static_cast<int>(i), e / classes, e % classes));
+    for (std::int64_t e = 0; e < tensor.elements(); ++e) {
+      const ProblemEntry place = problem_entry(spec.shape, input, e);
+      entries.emplace_back(e, examiner.judge().measure(input, run.outputs, static_cast<int>(i), place.problem, place.entry));
+    }
     if (entries.size() > longest_row) {
       std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.second.bound_ratio > b.second.bound_ratio; });
       text += fmt::format("{}: the worst {} of {} entries\n", spec.name, longest_row, entries.size());
@@ -58,13 +59,17 @@ std::string explain(const Examiner& examiner, const Case& input) {
     } else {
       text += spec.name + ":\n";
     }
-    for (const auto& [e, entry] : entries)
-      text += fmt::format("  [{}, {}] exact {}  computed {:.17g} ({})  {:.4g} ulp, {:.3g} of the bound: {}\n", e / classes, e % classes, entry.exact,
-                          entry.computed, hex_text(entry.computed), entry.ulp, entry.bound_ratio, reading(spec, entry, tensor.format));
-    if (spec.marks & (zero_sum | sums_to_one))
-      for (std::int64_t row = 0; row < input.extents[0]; ++row) {
-        const SumMeasurement sum = examiner.judge().measure_sum(input, run.outputs, static_cast<int>(i), row);
-        text += fmt::format("  row {} sums to {:.9g}; bound {:.3g}", row, sum.sum, sum.bound);
+    for (const auto& [e, entry] : entries) {
+      const ProblemEntry place = problem_entry(spec.shape, input, e);
+      text += fmt::format("  {} exact {}  computed {:.17g} ({})  {:.4g} ulp, {:.3g} of the bound: {}\n",
+                          place_text("", spec.shape, input, place.problem, place.entry), entry.exact, entry.computed, hex_text(entry.computed),
+                          entry.ulp, entry.bound_ratio, reading(spec, entry, tensor.format));
+    }
+    if (!(spec.marks & (zero_sum | sums_to_one))) continue;
+    for (std::int64_t problem = 0; problem < problem_count(signature, input); ++problem)
+      for (std::int64_t which = 0; which < sums_of(spec.shape, input).count; ++which) {
+        const SumMeasurement sum = examiner.judge().measure_sum(input, run.outputs, static_cast<int>(i), problem, which);
+        text += fmt::format("  {} sums to {:.9g}; bound {:.3g}", sum_text(spec.name, spec.shape, input, problem, which), sum.sum, sum.bound);
         if (sum.gradient_sum_index) text += fmt::format("; gradient-sum index {:.6g}", *sum.gradient_sum_index);
         if (sum.sum_index) text += fmt::format("; sum index {:.6g}", *sum.sum_index);
         text += '\n';

@@ -9,13 +9,7 @@
 namespace sumzero {
 namespace {
 
-bool has_axis(const InputSpec& spec, std::size_t axis) {
-  if (axis == 0) return spec.shape == Shape::row || spec.shape == Shape::per_row || spec.shape == Shape::reduced;
-  return spec.shape == Shape::row || spec.shape == Shape::classes;
-}
-
-/// The case without the entries [first, first + count) of an axis (0 rows, 1 classes), contiguous. Empty when a label
-/// points at a removed class.
+/// The case without the entries [first, first + count) of an axis, contiguous. Empty when a label points at a removed class.
 std::optional<Case> without(const Signature& signature, const Case& input, std::size_t axis, std::int64_t first, std::int64_t count) {
   Case result = input;
   result.extents[axis] -= count;
@@ -24,21 +18,23 @@ std::optional<Case> without(const Signature& signature, const Case& input, std::
     const auto found = result.inputs.find(spec.name);
     if (found == result.inputs.end()) continue;
     const Tensor& whole = input.inputs.at(spec.name);
-    if (has_axis(spec, axis) && !whole.shape.empty()) {
+    const auto axes = axes_of(spec.shape);
+    const auto dimension = static_cast<std::size_t>(std::find(axes.begin(), axes.end(), axis) - axes.begin());
+    if (dimension < whole.shape.size()) {
       std::vector<std::int64_t> shape = whole.shape;
-      const std::size_t dimension = spec.shape == Shape::row ? axis : 0;
       shape[dimension] -= count;
       Tensor part = Tensor::contiguous(whole.format, shape);
-      std::int64_t target = 0;
+      std::int64_t target = 0, inner = 1;
+      for (std::size_t i = dimension + 1; i < shape.size(); ++i) inner *= shape[i];
       for (std::int64_t i = 0; i < whole.elements(); ++i) {
-        const std::int64_t place = whole.shape.size() == 2 ? (dimension == 0 ? i / whole.shape[1] : i % whole.shape[1]) : i;
+        const std::int64_t place = i / inner % whole.shape[dimension];
         if (place >= first && place < first + count) continue;
         std::memcpy(part.bytes.data() + target++ * part.width(), whole.bytes.data() + whole.position(i) * whole.width(),
                     static_cast<std::size_t>(part.width()));
       }
       found->second = std::move(part);
     }
-    if (spec.role == Role::label && axis == 1) {
+    if (spec.role == Role::label && axis == axis::classes) {
       const std::vector<double> attributes = attribute_values(signature, input);
       for (std::int64_t row = 0; row < found->second.elements(); ++row) {
         const auto label = static_cast<std::int64_t>(found->second.get(row));
@@ -61,7 +57,8 @@ class Minimiser {
     for (int before = budget_ + 1; budget_ > 0 && budget_ < before;) {
       before = budget_;
       const Case start = best_;
-      for (const std::size_t axis : {std::size_t{0}, std::size_t{1}}) drop_from(axis);
+      for (std::size_t axis = 0; axis < best_.extents.size(); ++axis) drop_from(axis);
+      drop_groups();
       drop_optional();
       simplify_attributes();
       simplify_numbers();
@@ -97,6 +94,17 @@ class Minimiser {
         const auto candidate = without(signature_, best_, axis, first, block);
         if (!candidate || !accept(*candidate)) first += block;
       }
+  }
+
+  /// Attention: one key-value head with the heads that read it.
+  void drop_groups() {
+    if (signature_.axes != Axes::attention) return;
+    for (std::int64_t group = 0; group < best_.extents[axis::kv_heads] && budget_ > 0;) {
+      const std::int64_t heads = best_.extents[axis::heads] / best_.extents[axis::kv_heads];
+      auto candidate = without(signature_, best_, axis::kv_heads, group, 1);
+      if (candidate) candidate = without(signature_, *candidate, axis::heads, group * heads, heads);
+      if (!candidate || !accept(*candidate)) ++group;
+    }
   }
 
   void drop_optional() {

@@ -4,33 +4,13 @@
 #include <cmath>
 #include <limits>
 
+#include "fuzz/attention_recipe.hpp"
+#include "fuzz/random.hpp"
+
 namespace sumzero {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-
-/// SplitMix64 with the few distributions that cases need; the same numbers on every platform.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 0x1234567u) {}
-  std::uint64_t bits() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
-  double uniform(double low, double high) { return low + (high - low) * uniform(); }
-  std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(n)); }
-  double normal() {
-    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
-    return radius * std::cos(6.283185307179586 * uniform());
-  }
-  bool chance(double p) { return uniform() < p; }
-
- private:
-  std::uint64_t state_;
-};
 
 /// Precision thresholds where Softmax Collapse sets in for the accumulator: p ln 2.
 double collapse_gap(Format storage) { return traits(accumulator_of(storage)).precision * 0.6931471805599453; }
@@ -143,17 +123,6 @@ Tensor with_layout(const Tensor& tensor, int layout) {
   return result;
 }
 
-double upstream_value(int kind, std::size_t j, std::size_t hot, Random& random) {
-  switch (kind) {
-    case 0: return 1;
-    case 1: return random.normal();
-    case 2: return j == hot ? -1 : 0;
-    case 3: return std::ldexp(random.normal(), static_cast<int>(random.below(21)) - 10);
-    case 4: return -0.375;
-    default: return random.uniform(-1, 1);
-  }
-}
-
 void choose_attributes(const Recipe& recipe, const Signature& signature, Format storage, Random& random, Case& result) {
   const Format compute = accumulator_of(storage);
   for (const AttributeSpec& spec : signature.attributes) {
@@ -208,7 +177,9 @@ std::vector<double> near(const std::vector<double>& teacher, const Recipe& recip
 }  // namespace
 
 std::vector<std::string> strata_of(const Signature& signature) {
+  if (signature.axes == Axes::attention) return attention_strata();
   if (has(signature, Role::state_maximum)) return {"merge", "merge_empty", "special"};
+  if (has(signature, Role::partial_output)) return {"merge", "merge_empty", "layout", "upstream", "dimension"};
   std::vector<std::string> strata = {"plain", "peak", "collapse", "underflow", "ties", "long", "ramp", "shift",
                                      "dimension", "special", "layout", "upstream"};
   if (has(signature, Role::teacher_logits)) strata.insert(strata.end(), {"near", "equal", "temperature", "one_hot_teacher"});
@@ -220,6 +191,7 @@ std::vector<std::string> strata_of(const Signature& signature) {
 }
 
 Case expand(const Recipe& recipe, const Signature& signature, Format storage) {
+  if (signature.axes == Axes::attention) return expand_attention(recipe, signature, storage);
   Random random(recipe.seed);
   Case result;
   result.op = signature.name;
@@ -364,11 +336,23 @@ Case expand(const Recipe& recipe, const Signature& signature, Format storage) {
         for (std::int64_t i = 0; i < count; ++i)
           tensor.set(i, recipe.variant % 3 == 0 ? 0 : std::exp2(recipe.variant % 3 == 1 ? random.uniform(-140, 10) : random.uniform(0, 20)));
         break;
+      case Role::query:
+      case Role::key:
+      case Role::value: continue;  // attention has its own recipes
+      case Role::partial_output:
+        for (std::int64_t i = 0; i < count; ++i) tensor.set(i, logits.sigma() * random.normal());
+        break;
+      case Role::partial_lse:
+        for (std::int64_t i = 0; i < count; ++i) {
+          const bool empty = recipe.stratum == "merge_empty" && random.chance(0.5);
+          tensor.set(i, empty ? -infinity : logits.sigma() * random.normal() + (random.chance(0.5) ? 1 : -1) * recipe.gap / 64.0 * underflow_gap(storage) * random.uniform());
+        }
+        break;
       case Role::state_empty:
         for (std::int64_t i = 0; i < count; ++i) tensor.set(i, recipe.stratum == "merge_empty" && random.chance(0.5));
         break;
     }
-    if (recipe.stratum == "layout" && (spec.role == Role::logits || spec.role == Role::teacher_logits || spec.role == Role::upstream)) {
+    if (recipe.stratum == "layout" && (spec.role == Role::logits || spec.role == Role::teacher_logits || spec.role == Role::upstream || spec.role == Role::partial_output)) {
       if (recipe.layout == 4 && spec.shape == Shape::row)
         for (std::int64_t i = classes; i < count; ++i) tensor.set(i, tensor.get(i % classes));
       tensor = with_layout(tensor, recipe.layout);
@@ -389,9 +373,10 @@ Case expand(const Recipe& recipe, const Signature& signature, Format storage) {
 }
 
 std::vector<std::string> required_classes(const Signature& signature) {
+  if (signature.axes == Axes::attention) return attention_classes();
   std::vector<std::string> classes;
   for (const std::string& stratum : strata_of(signature)) classes.push_back("stratum:" + stratum);
-  if (has(signature, Role::state_maximum)) return classes;
+  if (!has(signature, Role::logits)) return classes;
   classes.insert(classes.end(), {"maximum:first", "maximum:middle", "maximum:last", "gap:below collapse", "gap:above collapse",
                                  "gap:beyond underflow", "classes:1", "classes:2", "classes:above 512"});
   if (has(signature, Role::label)) classes.insert(classes.end(), {"target:maximum", "target:other", "target:ignored"});
@@ -400,8 +385,9 @@ std::vector<std::string> required_classes(const Signature& signature) {
 }
 
 std::vector<std::string> classes_of(const Recipe& recipe, const Signature& signature, const Case& input) {
+  if (signature.axes == Axes::attention) return attention_classes_of(recipe, signature, input);
   std::vector<std::string> classes = {"stratum:" + recipe.stratum};
-  if (has(signature, Role::state_maximum)) return classes;
+  if (!has(signature, Role::logits)) return classes;
   const std::int64_t n = input.extents[1];
   const auto add = [&](std::string name) {
     if (std::find(classes.begin(), classes.end(), name) == classes.end()) classes.push_back(std::move(name));

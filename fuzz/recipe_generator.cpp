@@ -19,6 +19,17 @@ rc::Gen<int> classes_generator(const std::string& stratum) {
   return rc::gen::weightedOneOf<int>({{3, rc::gen::inRange(1, 6)}, {3, rc::gen::inRange(1, 80)}, {1, near_power(4, 10)}});
 }
 
+/// Keys cluster around the tiles of kernels.
+rc::Gen<int> keys_generator(const std::string& stratum) {
+  const auto near = [](std::vector<int> sizes) {
+    return rc::gen::map(rc::gen::tuple(rc::gen::elementOf(std::move(sizes)), rc::gen::inRange(-1, 2)),
+                        [](const std::tuple<int, int>& t) { return std::max(1, std::get<0>(t) + std::get<1>(t)); });
+  };
+  if (stratum == "long") return near({256, 384, 512, 768});
+  if (stratum == "dimension") return near({1, 2, 8, 16, 24, 32, 48, 64, 96, 128, 192});
+  return rc::gen::weightedOneOf<int>({{2, rc::gen::inRange(1, 6)}, {4, rc::gen::inRange(1, 40)}, {1, near({32, 64, 96, 128})}});
+}
+
 rc::Gen<int> variant_generator(int variant) {
   return rc::gen::shrink(rc::gen::just(variant), [](int value) { return rc::shrink::towards(value, 0); });
 }
@@ -27,11 +38,11 @@ constexpr int variants = 120;  // a multiple of the number of kinds of every str
 
 /// `occurrence` counts the recipes of the stratum: its kinds take turns, so that a short campaign meets them all.
 rc::Gen<Recipe> recipe_generator(const Signature& signature, const std::string& stratum, std::uint64_t occurrence) {
-  const bool merge = signature.input_with(Role::state_maximum) >= 0;
+  const bool merge = signature.input_with(Role::state_maximum) >= 0, attention = signature.axes == Axes::attention;
   return rc::gen::build<Recipe>(
       rc::gen::set(&Recipe::stratum, rc::gen::just(stratum)),
-      rc::gen::set(&Recipe::rows, merge ? rc::gen::inRange(1, 65) : stratum == "long" ? rc::gen::inRange(1, 3) : rc::gen::inRange(1, 6)),
-      rc::gen::set(&Recipe::classes, merge ? rc::gen::just(1) : classes_generator(stratum)),
+      rc::gen::set(&Recipe::rows, merge ? rc::gen::inRange(1, 65) : attention ? rc::gen::inRange(1, 20) : stratum == "long" ? rc::gen::inRange(1, 3) : rc::gen::inRange(1, 6)),
+      rc::gen::set(&Recipe::classes, merge ? rc::gen::just(1) : attention ? keys_generator(stratum) : classes_generator(stratum)),
       rc::gen::set(&Recipe::position, rc::gen::inRange(0, 4)), rc::gen::set(&Recipe::gap, rc::gen::inRange(0, 65)),
       rc::gen::set(&Recipe::spread, rc::gen::inRange(0, 9)),
       rc::gen::set(&Recipe::offset, stratum == "shift" ? rc::gen::inRange(1, 61) : rc::gen::just(0)),

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-enum class Op { constant, scalar, array, exact, classes, height, add, multiply, divide, maximum, minimum, logarithm, relative, sum };
+enum class Op { constant, scalar, array, exact, classes, height, height_over, add, multiply, divide, maximum, minimum, logarithm, relative, sum };
 
 struct Node {
   Op op = Op::constant;
@@ -70,8 +70,8 @@ void apply_each(const Node& node, A a, B b, std::size_t count, double* to) {
 
 struct Bound::Program {
   std::vector<Node> nodes;  // children before parents
-  std::size_t root = 0, sum_root = 0;
-  bool has_sum = false;
+  std::size_t root = 0, sum_root = 0, entries_root = 0;
+  bool has_sum = false, has_entries = false;
   SummationTree summation;
   std::map<std::string, double> constants;
   std::map<std::string, std::size_t> named;
@@ -109,7 +109,8 @@ struct Bound::Program {
       throw std::logic_error("bound of " + signature->name + ": malformed node " + tree.dump());
     static const std::map<std::string, Op> operations = {{"+", Op::add},     {"*", Op::multiply}, {"/", Op::divide},
                                                          {"max", Op::maximum}, {"min", Op::minimum}, {"log", Op::logarithm},
-                                                         {"rel", Op::relative},  {"sum", Op::sum}};
+                                                         {"rel", Op::relative},  {"sum", Op::sum},
+                                                         {"height", Op::height_over}};
     const auto found = operations.find(tree[0].get<std::string>());
     if (found == operations.end())
       throw std::logic_error("bound of " + signature->name + ": unknown operation " + tree[0].dump());
@@ -130,6 +131,7 @@ struct Bound::Program {
     const std::vector<std::vector<double>>& arrays;
     const double* exact;
   };
+  void evaluate(std::size_t root, const Inputs& in, const std::vector<double>& exact, const Store& store, std::vector<double>& result) const;
 
   /// Values of all nodes: one per row, or the entries of the current block.
   struct Memory {
@@ -157,6 +159,7 @@ struct Bound::Program {
       case Op::constant: value = node.value; break;
       case Op::classes: value = static_cast<double>(in.n); break;
       case Op::height: value = summation.height(static_cast<double>(in.n - node.slot)); break;
+      case Op::height_over: value = summation.height(scalar(node.children[0], in, m)); break;
       case Op::scalar: value = in.scalars[node.slot]; break;
       case Op::exact: value = in.exact[0]; break;
       case Op::sum: value = sum(node.children[0], in, m); break;
@@ -254,10 +257,21 @@ Bound::~Bound() = default;
 
 bool Bound::has_sum_bound() const { return program_->has_sum; }
 
+bool Bound::has_sum_entries() const { return program_->has_entries; }
+
 void Bound::evaluate(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
                      const std::vector<double>& exact, const Store& store, std::vector<double>& result) const {
-  const Program& program = *program_;
-  const Program::Inputs in{n, scalars, arrays, exact.data()};
+  program_->evaluate(program_->root, {n, scalars, arrays, exact.data()}, exact, store, result);
+}
+
+void Bound::evaluate_sum_entries(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
+                                 const std::vector<double>& exact, const Store& store, std::vector<double>& result) const {
+  program_->evaluate(program_->entries_root, {n, scalars, arrays, exact.data()}, exact, store, result);
+}
+
+void Bound::Program::evaluate(std::size_t root, const Inputs& in, const std::vector<double>& exact, const Store& store,
+                              std::vector<double>& result) const {
+  const Program& program = *this;
   const double outward = program.outward();
   result.resize(exact.size());
   on_widest_vectors([&] {
@@ -266,15 +280,15 @@ void Bound::evaluate(std::size_t n, const std::vector<double>& scalars, const st
       const double stored = magnitude < store.largest ? magnitude : store.largest;
       return (bound * outward * store.of_bound + stored * store.of_exact + store.constant) * (1 + 0x1p-50);
     };
-    if (!program.nodes[program.root].per_entry) {
-      const double bound = program.scalar(program.root, in, m);
+    if (!program.nodes[root].per_entry) {
+      const double bound = program.scalar(root, in, m);
       for (std::size_t j = 0; j < exact.size(); ++j) result[j] = stored(bound, exact[j]);
       return;
     }
-    program.prepare(program.root, in, m);
-    for (std::size_t begin = 0; begin < n; begin += block) {
-      const std::size_t count = std::min(block, n - begin);
-      const double* bound = program.entries(program.root, in, m, begin, count);
+    program.prepare(root, in, m);
+    for (std::size_t begin = 0; begin < exact.size(); begin += block) {
+      const std::size_t count = std::min(block, exact.size() - begin);
+      const double* bound = program.entries(root, in, m, begin, count);
       const double* magnitude = exact.data() + begin;
       double* to = result.data() + begin;
       each(count, [&](std::size_t j) { to[j] = stored(bound[j], magnitude[j]); });
@@ -305,7 +319,8 @@ Bound find_bound(const Signature& signature, int output, const Contract& contrac
     program.signature = &signature;
     program.summation = contract.summation;
     program.unit = unit_roundoff(contract.accumulator);
-    program.per_entry_output = signature.outputs[static_cast<std::size_t>(output)].shape == Shape::row;
+    const Shape shape = signature.outputs[static_cast<std::size_t>(output)].shape;
+    program.per_entry_output = shape != Shape::per_row && shape != Shape::reduced;
     const Format out = element_format(signature.outputs[static_cast<std::size_t>(output)].element, storage);
     program.constants = {
         {"u", program.unit},
@@ -316,13 +331,20 @@ Bound find_bound(const Signature& signature, int output, const Contract& contrac
         {"c_l", contract.log_error},
         {"c_x", contract.expm1_error},
         {"shift", contract.compensated_shift ? 0.0 : 1.0},
-        {"reciprocal", contract.reciprocal ? 1.0 : 0.0}};
+        {"reciprocal", contract.reciprocal ? 1.0 : 0.0},
+        {"pivoted", contract.pivoted ? 1.0 : 0.0},
+        {"unpivoted", contract.pivoted ? 0.0 : 1.0},
+        {"tile", contract.key_tile > 0 ? contract.key_tile : 0x1p62}};
     for (const json* lets : {document.contains("let") ? &document["let"] : nullptr,
                              found->contains("let") ? &(*found)["let"] : nullptr}) {
       if (!lets) continue;
       for (const auto& definition : *lets) program.named[definition.at(0)] = program.build(definition.at(1));
     }
     program.root = program.build(found->at("bound"));
+    if (found->contains("sum_entries")) {
+      program.entries_root = program.build((*found)["sum_entries"]);
+      program.has_entries = true;
+    }
     if (found->contains("sum_bound")) {
       program.sum_root = program.build((*found)["sum_bound"]);
       program.has_sum = true;

@@ -6,10 +6,12 @@
 //   ["sum", a]       sum over the row
 //   ["rel", K]        (1+u)^K - 1 in the accumulator's u, as expm1(K u)
 //   ["rel", K, v]     the same with another unit roundoff
+//   ["height", m]     height of the contract's summation tree over m terms, m the same for all entries
 // All values are non-negative. "let": [[name, tree], ...] names sub-expressions. Names:
 //   contract  u, eta (smallest subnormal of the accumulator, the smallest normal under flush-to-zero), u_out, eta_out, c_e,
 //             c_l, c_x, shift (1, or 0 with a compensated shift), reciprocal (0 or 1), h (height of the summation tree over
-//             n-1 terms), h_n (over n terms), n
+//             n-1 terms), h_n (over n terms), n, tile (keys per tile, 2^62 where all are met at once), pivoted and unpivoted
+//             (0 or 1)
 //   operator  the signature's scalars and arrays, and `exact` = |exact value| of the entry
 // The bound is absolute, per entry, for the value in the accumulator; the store to a narrower format is added by the
 // oracle. A "divisor" must be a lower bound; only constants and n are used as such.
@@ -40,7 +42,8 @@ class Bound {
   ~Bound();
 
   std::string theorem, kind, file;
-  bool has_sum_bound() const;  ///< is there a sharper bound for the sum of a row?
+  bool has_sum_bound() const;    ///< is there a sharper bound for the sum of a row?
+  bool has_sum_entries() const;  ///< are entries judged less strictly than their sum?
 
   /// What storing a number adds to its bound: bound * of_bound + min(|exact|, largest) * of_exact + constant.
   struct Store {
@@ -48,9 +51,13 @@ class Bound {
   };
 
   /// Writes the bound of every stored entry. `exact` holds |exact| rounded up, one value for a per-row output; all arrays
-  /// have `n` entries. Scalars and arrays are the row's quantities in signature order.
+  /// that the bound names have as many entries as the output. Scalars and arrays are the row's quantities in signature order.
   void evaluate(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
                 const std::vector<double>& exact, const Store& store, std::vector<double>& result) const;
+  /// The same for the entries as terms of their sum: "sum_entries" of the file, for outputs whose sum is an exact property
+  /// that a kernel's contract does not soften.
+  void evaluate_sum_entries(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
+                            const std::vector<double>& exact, const Store& store, std::vector<double>& result) const;
   /// Bound of |sum of the row|; `total` is the sum of |exact| rounded up.
   double evaluate_sum(std::size_t n, const std::vector<double>& scalars, double total) const;
 

@@ -34,7 +34,7 @@ Contract default_contract(Format storage) {
 }
 
 Contract contract_from(const JsonValue& value, Contract unknown) {
-  value.only({"accumulator", "exp_error", "log_error", "expm1_error", "summation", "flush_to_zero", "compensated_shift", "reciprocal",
+  value.only({"accumulator", "exp_error", "log_error", "expm1_error", "summation", "flush_to_zero", "compensated_shift", "reciprocal", "key_tile", "pivoted",
               "deterministic", "monotone", "policies", "stores_intermediates", "note"});
   Contract contract = std::move(unknown);
   contract.kind = "declared";
@@ -59,6 +59,8 @@ Contract contract_from(const JsonValue& value, Contract unknown) {
   flag("flush_to_zero", contract.flush_to_zero);
   flag("compensated_shift", contract.compensated_shift);
   flag("reciprocal", contract.reciprocal);
+  flag("pivoted", contract.pivoted);
+  if (const auto tile = value.find("key_tile")) contract.key_tile = static_cast<int>(tile->integer(0, 1 << 30));
   flag("deterministic", contract.deterministic);
   flag("monotone", contract.monotone);
   flag("policies", contract.policies);

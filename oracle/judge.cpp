@@ -241,14 +241,34 @@ void magnitudes(const BallArray& values, std::vector<double>& upper) {
   });
 }
 
-void load_output(const Tensor& tensor, Shape shape, std::int64_t row, std::vector<double>& values) {
-  const RowAddress address = row_address(tensor, shape, row);
-  values.resize(static_cast<std::size_t>(address.count));
-  load_elements(address.first, tensor.format, address.stride, address.count, values.data());
+void load_output(const Tensor& tensor, Shape shape, const Case& input, std::int64_t row, std::vector<double>& values) {
+  values.resize(static_cast<std::size_t>(part_elements(shape, input)));
+  load_part(part_of(tensor, shape, input, row), tensor.format, values.data());
 }
 
-void take_maximum(double value, int output, std::int64_t row, IndexedMaximum& maximum) {
-  if (value > maximum.value) maximum = {value, output, row};
+/// One sum over the classes or keys of an output.
+struct SumScan {
+  double sum = 0, total = 0, bound = 0;
+  bool all_zero = true;  ///< as far as the format can tell
+};
+template <class N>
+SumScan scan_sum(const Sums& sums, std::int64_t which, const std::vector<double>& computed, const Array<N>& exact,
+                 const std::vector<double>& bounds, double subnormal) {
+  SumScan scan;
+  PairSum sum;
+  for (std::int64_t i = 0; i < sums.length; ++i) {
+    const auto j = static_cast<std::size_t>(which * sums.step_sum + i * sums.step);
+    sum.add(computed[j]);
+    scan.total += magnitude_upper(N(exact[j]));
+    scan.bound += bounds[j];
+    scan.all_zero = scan.all_zero && magnitude_upper(N(exact[j])) <= known_fraction * subnormal;
+  }
+  scan.sum = sum.value();
+  return scan;
+}
+
+void take_maximum(double value, int output, std::int64_t row, std::int64_t sum, IndexedMaximum& maximum) {
+  if (value > maximum.value) maximum = {value, output, row, sum};
 }
 
 /// V of a row: |sum| over what correct rounding of every entry could leave.
@@ -328,12 +348,22 @@ void Judge::entry_bounds(int output, std::size_t n, const std::vector<double>& s
   bounds_[static_cast<std::size_t>(output)].evaluate(n, scalars, arrays, exact, store, bounds);
 }
 
+const std::vector<double>& Judge::sum_entries(int output, std::size_t n, const std::vector<double>& scalars,
+                                              const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
+                                              const std::vector<double>& bounds, const Bound::Store& store) const {
+  const Bound& bound = bounds_[static_cast<std::size_t>(output)];
+  if (!bound.has_sum_entries()) return bounds;
+  thread_local std::vector<double> result;
+  bound.evaluate_sum_entries(n, scalars, arrays, exact, store, result);
+  return result;
+}
+
 template <class N>
 bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, std::int64_t row, RowValues<N>& values,
                       CaseJudgement& result, bool last_tier, std::vector<double>& row_bounds) const {
   thread_local std::vector<double> computed, exact, bounds;
   std::array<Scan, max_outputs> scans;
-  std::array<double, max_outputs> sum_bounds{};
+  std::array<std::vector<SumScan>, max_outputs> sums;
   const std::size_t n = evaluator.classes();
   const auto& specs = signature().outputs;
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -348,19 +378,27 @@ bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outpu
       row_bounds.push_back(bounds[0] + (type == contract_.accumulator ? 0 : unit_roundoff(type) * (exact[0] + bounds[0]) + smallest_subnormal(type)));
       continue;
     }
-    load_output(outputs[i], specs[i].shape, row, computed);
+    load_output(outputs[i], specs[i].shape, evaluator.input(), row, computed);
     scans[i] = scan_row<N>(format_of(output), computed, values.out[i], bounds);
     if constexpr (std::is_same_v<N, Ball>)
       if (scans[i].screened && (scans[i].ulp > result.outputs[i].ulp || scans[i].ratio > result.outputs[i].ratio))
         place_records(format_of(output), computed, values.out[i], bounds, scans[i]);
     const bool open_zero = specs[i].marks & exact_zero && scans[i].maybe_zero && !scans[i].all_tiny && scans[i].nonzero >= 0;
     if ((!scans[i].known || open_zero) && !last_tier) return false;
-    sum_bounds[i] = scans[i].bound_total;
-    if (bounds_[i].has_sum_bound()) {
-      const double total = specs[i].marks & sums_to_one ? 1.0 : scans[i].total;
+    if (!(specs[i].marks & (zero_sum | sums_to_one)) || !scans[i].all_finite || !values.sums_hold[i]) continue;
+    const Sums layout = sums_of(specs[i].shape, evaluator.input());
+    if (layout.count == 1 && !bounds_[i].has_sum_entries()) {
+      sums[i].push_back({scans[i].sum.value(), scans[i].total, scans[i].bound_total, scans[i].all_tiny});
+    } else {
+      const std::vector<double>& terms = sum_entries(output, n, values.scalars, values.arrays, exact, bounds, stores_[i]);
+      for (std::int64_t s = 0; s < layout.count; ++s) sums[i].push_back(scan_sum<N>(layout, s, computed, values.out[i], terms, smallest_subnormal(format_of(output))));
+    }
+    if (!bounds_[i].has_sum_bound()) continue;
+    for (SumScan& sum : sums[i]) {
+      const double total = specs[i].marks & sums_to_one ? 1.0 : sum.total;
       double sharper = bounds_[i].evaluate_sum(n, values.scalars, total);
       sharper = store_bound(output, total, sharper) + static_cast<double>(n) * smallest_subnormal(format_of(output));
-      sum_bounds[i] = std::min(sum_bounds[i], sharper);
+      sum.bound = std::min(sum.bound, sharper);
     }
   }
 
@@ -390,21 +428,19 @@ bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outpu
     if (specs[i].marks & exact_zero && scan.all_tiny && scan.all_finite && scan.nonzero >= 0)
       found("exact zero", "cancellation", Verdict::invariant_broken, scan.nonzero, infinity);
     if (scan.exceeded >= 0) found("bound", "", Verdict::bound_exceeded, scan.exceeded, scan.exceeded_ratio);
-    if (!scan.all_finite) continue;
-    const std::uint32_t marks = specs[i].marks;
-    const double sum = scan.sum.value();
-    if (marks & zero_sum) {
-      const double v = gradient_sum_index_of(format, sum, scan.total, n);
-      const bool exactly_zero = scan.all_tiny;
-      if (!exactly_zero) take_maximum(v, output, row, result.gradient_sum_index);
-      if (std::fabs(sum) > sum_bounds[i] && !exactly_zero)
-        found("gradient sum", v >= 0.25 / unit_roundoff(format) ? "collapse" : "", Verdict::invariant_broken, -1,
-              std::fabs(sum) / sum_bounds[i]);
-    }
-    if (marks & sums_to_one && scan.any_value) {
-      take_maximum(sum_index_of(format, sum, n), output, row, result.sum_index);
-      if (std::fabs(sum - 1) > sum_bounds[i])
-        found("probability sum", "", Verdict::invariant_broken, -1, std::fabs(sum - 1) / sum_bounds[i]);
+    for (std::size_t s = 0; s < sums[i].size(); ++s) {
+      const auto [sum, total, bound, exactly_zero] = sums[i][s];
+      const auto which = static_cast<std::int64_t>(s);
+      if (specs[i].marks & zero_sum && !exactly_zero) {
+        const double v = gradient_sum_index_of(format, sum, total, n);
+        take_maximum(v, output, row, which, result.gradient_sum_index);
+        if (std::fabs(sum) > bound)
+          found("gradient sum", v >= 0.25 / unit_roundoff(format) ? "collapse" : "", Verdict::invariant_broken, -1 - which, std::fabs(sum) / bound);
+      }
+      if (specs[i].marks & sums_to_one && scan.any_value) {
+        take_maximum(sum_index_of(format, sum, n), output, row, which, result.sum_index);
+        if (std::fabs(sum - 1) > bound) found("probability sum", "", Verdict::invariant_broken, -1 - which, std::fabs(sum - 1) / bound);
+      }
     }
   }
   return true;
@@ -531,7 +567,7 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
   const bool reduced = reducing(evaluator, spec);
   std::vector<double> computed, upper, bounds;
   if (reduced) computed = {outputs[static_cast<std::size_t>(output)].get(0)}, index = 0;
-  else load_output(outputs[static_cast<std::size_t>(output)], spec.shape, row, computed);
+  else load_output(outputs[static_cast<std::size_t>(output)], spec.shape, input, row, computed);
   result.computed = computed[static_cast<std::size_t>(index)];
   const double subnormal = is_floating(format) ? smallest_subnormal(format) : 1.0;
   for (const int bits : enclosure_bits) {
@@ -595,19 +631,21 @@ Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs
   return result;
 }
 
-SumMeasurement Judge::measure_sum(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row) const {
+SumMeasurement Judge::measure_sum(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row, std::int64_t sum_index) const {
   CaseEvaluator evaluator(reference_, input);
   const std::size_t i = static_cast<std::size_t>(output), n = evaluator.classes();
   const OutputSpec& spec = signature().outputs[i];
   const Format format = format_of(output);
   SumMeasurement result;
   std::vector<double> computed, upper, bounds;
-  load_output(outputs[i], spec.shape, row, computed);
+  load_output(outputs[i], spec.shape, input, row, computed);
+  const Sums layout = sums_of(spec.shape, input);
+  const auto entry = [&](std::int64_t k) { return static_cast<std::size_t>(sum_index * layout.step_sum + k * layout.step); };
   {
     // Formats span at most 2100 binades: at this precision every partial sum is exact.
     const WorkingPrecision precision(4096);
     Enclosure sum;
-    for (const double value : computed) sum = sum + Enclosure(value);
+    for (std::int64_t k = 0; k < layout.length; ++k) sum = sum + Enclosure(computed[entry(k)]);
     result.sum = midpoint_hint(sum);
   }
   const WorkingPrecision precision(256);
@@ -616,10 +654,12 @@ SumMeasurement Judge::measure_sum(const Case& input, const std::vector<Tensor>& 
   evaluator.row(row, values);
   magnitudes(values.out[i], upper);
   entry_bounds(output, n, values.scalars, values.arrays, upper, bounds, {});
+  const std::vector<double>& terms = sum_entries(output, n, values.scalars, values.arrays, upper, bounds, {});
   double total = 0;
   bool all_zero = true;
-  for (std::size_t j = 0; j < upper.size(); ++j) {
-    result.bound += store_bound(output, upper[j], bounds[j]);
+  for (std::int64_t k = 0; k < layout.length; ++k) {
+    const std::size_t j = entry(k);
+    result.bound += store_bound(output, upper[j], terms[j]);
     total += upper[j];
     all_zero = all_zero && is_exact_zero(values.out[i][j]);
   }
@@ -646,7 +686,7 @@ std::optional<Violation> Judge::confirm(const Case& input, const std::vector<Ten
   violation.index = finding.index;
   violation.input = input;
   if (finding.index < 0) {
-    const SumMeasurement sum = measure_sum(input, outputs, finding.output, finding.row);
+    const SumMeasurement sum = measure_sum(input, outputs, finding.output, finding.row, -1 - finding.index);
     const double wanted = spec.marks & sums_to_one ? 1.0 : 0.0;
     if (!(std::fabs(sum.sum - wanted) > sum.bound)) return std::nullopt;
     violation.computed = sum.sum;
@@ -656,9 +696,10 @@ std::optional<Violation> Judge::confirm(const Case& input, const std::vector<Ten
     violation.gradient_sum_index = sum.gradient_sum_index;
     violation.message =
         wanted == 1
-            ? fmt::format("row {} of {} sums to {:.17g} instead of 1, {:.3g} times the bound", finding.row, spec.name, sum.sum, violation.bound_ratio)
-            : fmt::format("row {} of {} sums to {:.6g} instead of 0: gradient-sum index {:.4g}, {:.3g} times the bound{}",
-                          finding.row, spec.name, sum.sum, sum.gradient_sum_index.value_or(0), violation.bound_ratio,
+            ? fmt::format("{} sums to {:.17g} instead of 1, {:.3g} times the bound", sum_text(spec.name, spec.shape, input, finding.row, -1 - finding.index),
+                          sum.sum, violation.bound_ratio)
+            : fmt::format("{} sums to {:.6g} instead of 0: gradient-sum index {:.4g}, {:.3g} times the bound{}",
+                          sum_text(spec.name, spec.shape, input, finding.row, -1 - finding.index), sum.sum, sum.gradient_sum_index.value_or(0), violation.bound_ratio,
                           finding.kind == "collapse" ? " (a component of the gradient was lost)" : "");
     return violation;
   }
@@ -669,7 +710,7 @@ std::optional<Violation> Judge::confirm(const Case& input, const std::vector<Ten
   violation.exact_value = entry.exact_value;
   violation.ulp = entry.ulp;
   violation.bound_ratio = entry.bound_ratio;
-  const std::string where = fmt::format("{}[{}, {}]", spec.name, finding.row, finding.index);
+  const std::string where = place_text(spec.name, spec.shape, input, finding.row, finding.index);
   if (finding.property == "exact zero") {
     if (!entry.exact_zero || entry.computed == 0) return std::nullopt;
     violation.message = fmt::format("{} is {:.9g} where the exact value is zero", where, entry.computed);

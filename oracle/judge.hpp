@@ -20,7 +20,7 @@ struct Suspicion {
   std::string property, kind;
   Verdict verdict = Verdict::pass;
   int output = 0;
-  std::int64_t row = 0, index = -1;
+  std::int64_t row = 0, index = -1;  ///< entry of the row's part of the output, or -1 - s for its sum s
   double excess = 0;  ///< how bad: ratio to the bound, or +inf
 };
 
@@ -35,7 +35,7 @@ struct OutputRecord {
 struct IndexedMaximum {
   double value = -1;
   int output = 0;
-  std::int64_t row = 0;
+  std::int64_t row = 0, sum = 0;  ///< which of the row's sums: attention has several
 };
 
 struct CaseJudgement {
@@ -58,7 +58,7 @@ struct Measurement {
   double bound = 0, bound_ratio = 0;
 };
 
-/// Measurements of a row sum of an output that must sum to zero, or to one.
+/// Measurements of a sum over the classes or keys of an output that must be zero, or one.
 struct SumMeasurement {
   bool decided = false;
   double sum = 0;                          ///< exact sum of the computed row, rounded
@@ -80,7 +80,7 @@ class Judge {
 
   Measurement measure(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row,
                       std::int64_t index) const;
-  SumMeasurement measure_sum(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row) const;
+  SumMeasurement measure_sum(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row, std::int64_t sum = 0) const;
 
   /// Repeats a finding with the Enclosure; null when it does not stand.
   std::optional<Violation> confirm(const Case& input, const std::vector<Tensor>& outputs, const Suspicion& finding) const;
@@ -101,6 +101,10 @@ class Judge {
   void entry_bounds(int output, std::size_t n, const std::vector<double>& scalars,
                     const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
                     std::vector<double>& bounds, const Bound::Store& store) const;
+  /// Bounds that the sums over an output's entries are judged by; `bounds` when they are the same.
+  const std::vector<double>& sum_entries(int output, std::size_t n, const std::vector<double>& scalars,
+                                         const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
+                                         const std::vector<double>& bounds, const Bound::Store& store) const;
   bool offered(int output) const { return offered_[static_cast<std::size_t>(output)]; }
   Format format_of(int output) const { return formats_[static_cast<std::size_t>(output)]; }
   Bound::Store store_of(int output) const;

@@ -8,6 +8,8 @@
 #include <limits>
 #include <numeric>
 
+#include "oracle/attention_properties.hpp"
+
 namespace sumzero {
 namespace {
 
@@ -16,18 +18,32 @@ bool any_output_marked(const Signature& signature, std::uint32_t mark) {
                      [mark](const OutputSpec& spec) { return (spec.marks & mark) != 0; });
 }
 
+std::string place(const PropertyContext& context, int output, std::int64_t problem, std::int64_t entry) {
+  const OutputSpec& spec = context.signature.outputs[static_cast<std::size_t>(output)];
+  return place_text(spec.name, spec.shape, context.input, problem, entry);
+}
+
 /// Calls visit(output, row, index, value) for every entry of every offered output with one of the marks.
 template <class Visit>
 void for_marked(const PropertyContext& context, std::uint32_t marks, Visit visit) {
   for (std::size_t i = 0; i < context.signature.outputs.size(); ++i) {
     const Tensor& tensor = context.outputs[i];
     if (tensor.bytes.empty() || !(context.signature.outputs[i].marks & marks)) continue;
-    const std::int64_t classes = tensor.shape.size() == 2 ? tensor.shape[1] : 1;
-    for (std::int64_t e = 0; e < tensor.elements(); ++e) visit(static_cast<int>(i), e / classes, e % classes, tensor.get(e));
+    for (std::int64_t e = 0; e < tensor.elements(); ++e) {
+      const auto [problem, entry] = problem_entry(context.signature.outputs[i].shape, context.input, e);
+      visit(static_cast<int>(i), problem, entry, tensor.get(e));
+    }
   }
 }
 
 bool same_bits(double a, double b) { return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b) || (std::isnan(a) && std::isnan(b)); }
+
+/// Breach at an element of an output; `what` goes on after its name.
+Breach breach_at(const PropertyContext& context, int output, std::int64_t element, double computed, const std::string& what) {
+  const OutputSpec& spec = context.signature.outputs[static_cast<std::size_t>(output)];
+  const auto [problem, entry] = problem_entry(spec.shape, context.input, element);
+  return {output, problem, entry, computed, place_text(spec.name, spec.shape, context.input, problem, entry) + " " + what};
+}
 
 /// First entry in which two results differ in their bits, among outputs selected by `take`.
 std::optional<Breach> first_difference(const PropertyContext& context, const std::vector<Tensor>& other,
@@ -36,12 +52,9 @@ std::optional<Breach> first_difference(const PropertyContext& context, const std
     const Tensor& a = context.outputs[i];
     const Tensor& b = other[i];
     if (a.bytes.empty() || !take(context.signature.outputs[i])) continue;
-    const std::int64_t classes = a.shape.size() == 2 ? a.shape[1] : 1;
     for (std::int64_t e = 0; e < a.elements(); ++e)
       if (!same_bits(a.get(e), b.get(e)))
-        return Breach{static_cast<int>(i), e / classes, e % classes, b.get(e),
-                      fmt::format("{}[{}, {}] is {:.9g}, but {:.9g} {}", context.signature.outputs[i].name, e / classes,
-                                  e % classes, a.get(e), b.get(e), what)};
+        return breach_at(context, static_cast<int>(i), e, b.get(e), fmt::format("is {:.9g}, but {:.9g} {}", a.get(e), b.get(e), what));
   }
   return std::nullopt;
 }
@@ -80,7 +93,7 @@ class Range final : public Property {
                                                              : nullptr;
       if (rule && !breach)
         breach = Breach{output, row, index, value,
-                        fmt::format("{}[{}, {}] is {:.9g}; it must be {}", context.signature.outputs[static_cast<std::size_t>(output)].name, row, index, value, rule)};
+                        fmt::format("{} is {:.9g}; it must be {}", place(context, output, row, index), value, rule)};
     });
     return breach;
   }
@@ -104,8 +117,7 @@ class TargetSign final : public Property {
       const double oriented = std::copysign(1.0, sign) * value * (target ? -1 : 1);
       if (oriented < 0 && !breach)
         breach = Breach{output, row, index, value,
-                        fmt::format("{}[{}, {}] is {:.9g}: the {} has the wrong sign", context.signature.outputs[static_cast<std::size_t>(output)].name,
-                                    row, index, value, target ? "target's gradient" : "gradient of another class")};
+                        fmt::format("{} is {:.9g}: the {} has the wrong sign", place(context, output, row, index), value, target ? "target's gradient" : "gradient of another class")};
     });
     return breach;
   }
@@ -263,7 +275,6 @@ class LinearUpstream final : public Property {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const Tensor& a = context.outputs[i];
       if (a.bytes.empty() || !(context.signature.outputs[i].marks & linear_upstream)) continue;
-      const std::int64_t classes = a.shape.size() == 2 ? a.shape[1] : 1;
       // Products below this size may have met the subnormal range of the accumulator or of the output on the way.
       // With intermediates in the output's format, products need the distance there, too.
       const Format wide = context.contract.stores_intermediates ? a.format : accumulator_of(a.format);
@@ -271,16 +282,15 @@ class LinearUpstream final : public Property {
       for (std::int64_t e = 0; e < a.elements(); ++e) {
         const double once = a.get(e), twice = outputs[i].get(e);
         if (!(std::fabs(once) >= floor && std::fabs(once) <= ceiling) || twice == 2 * once) continue;
-        return Breach{static_cast<int>(i), e / classes, e % classes, twice,
-                      fmt::format("{}[{}, {}] is {:.9g}, and {:.9g} instead of its double for a doubled upstream",
-                                  context.signature.outputs[i].name, e / classes, e % classes, once, twice)};
+        return breach_at(context, static_cast<int>(i), e, twice,
+                         fmt::format("is {:.9g}, and {:.9g} instead of its double for a doubled upstream", once, twice));
       }
     }
     return std::nullopt;
   }
 };
 
-/// The case that holds one row of another case, contiguous.
+/// The case that holds one row, or one entry of the batch, of another case, contiguous.
 Case single_row(const Signature& signature, const Case& input, std::int64_t row) {
   Case result = input;
   result.extents[0] = 1;
@@ -317,9 +327,8 @@ class RowIndependent final : public Property {
       const std::int64_t count = alone[i].elements();
       for (std::int64_t j = 0; j < count; ++j)
         if (!same_bits(alone[i].get(j), batch.get(row * count + j)))
-          return Breach{static_cast<int>(i), row, j, batch.get(row * count + j),
-                        fmt::format("{}[{}, {}] is {:.9g} in the batch and {:.9g} alone", context.signature.outputs[i].name, row, j,
-                                    batch.get(row * count + j), alone[i].get(j))};
+          return breach_at(context, static_cast<int>(i), row * count + j, batch.get(row * count + j),
+                           fmt::format("is {:.9g} in the batch and {:.9g} alone", batch.get(row * count + j), alone[i].get(j)));
     }
     return std::nullopt;
   }
@@ -339,6 +348,7 @@ const std::vector<std::unique_ptr<Property>>& properties() {
     list.push_back(std::make_unique<ShiftInvariant>());
     list.push_back(std::make_unique<LinearUpstream>());
     list.push_back(std::make_unique<RowIndependent>());
+    list.push_back(hidden_keys_property());
     return list;
   }();
   return all;

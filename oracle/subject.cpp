@@ -32,12 +32,17 @@ class FinishedResults final : public Kernel {
 
 }  // namespace
 
-Subject::Subject(std::string op, Format storage, std::int64_t rows, std::int64_t classes) {
+Subject::Subject(std::string op, Format storage, std::vector<std::int64_t> extents) {
   case_.op = std::move(op);
   case_.storage = storage;
-  case_.extents = {rows, classes};
+  case_.extents = std::move(extents);
   contract_ = default_contract(storage);
   outputs_.resize(signature().outputs.size());
+  const auto names = axis_names(signature().axes);
+  if (case_.extents.size() == names.size()) return;
+  std::string known;
+  for (const std::string_view axis : names) known += (known.empty() ? "" : ", ") + std::string(axis);
+  throw InvalidInput(case_.op + ": " + std::to_string(case_.extents.size()) + " extents were given; its axes are " + known);
 }
 
 const Signature& Subject::signature() const { return Registry::global().operator_named(case_.op).signature(); }

@@ -20,7 +20,9 @@ namespace sumzero {
 /// flags. Throws InvalidInput for unknown names and wrong sizes.
 class Subject {
  public:
-  Subject(std::string op, Format storage, std::int64_t rows, std::int64_t classes);
+  Subject(std::string op, Format storage, std::int64_t rows, std::int64_t classes) : Subject(std::move(op), storage, {rows, classes}) {}
+  /// Attention: extents {batch, heads, kv_heads, queries, keys, head_size, value_size}.
+  Subject(std::string op, Format storage, std::vector<std::int64_t> extents);
 
   Subject& input(const std::string& name, std::span<const float> values) { return add_input(name, Format::f32, std::as_bytes(values)); }
   Subject& input(const std::string& name, std::span<const double> values) { return add_input(name, Format::f64, std::as_bytes(values)); }

@@ -165,7 +165,13 @@ Tensor tensor_from(const JsonValue& value) {
 void check_size(const JsonValue& value, const Case& input) {
   std::int64_t elements = 1, stored = 0;
   bool overflow = false;
-  for (const std::int64_t extent : input.extents) overflow |= __builtin_mul_overflow(elements, extent, &elements);
+  const Signature& signature = Registry::global().operator_named(input.op).signature();
+  for (const OutputSpec& spec : signature.outputs) {
+    std::int64_t count = 1;
+    for (const std::size_t axis : axes_of(spec.shape))
+      overflow |= axis < input.extents.size() && __builtin_mul_overflow(count, input.extents[axis], &count);
+    elements = std::max(elements, count);
+  }
   for (const auto& [key, tensor] : input.inputs) stored += static_cast<std::int64_t>(tensor.bytes.size()) / tensor.width();
   if (overflow || elements > std::max(largest_broadcast_case, stored))
     value.at("extents").fail("announce " + (overflow ? "more elements than 64 bits count" : std::to_string(elements) + " elements") +

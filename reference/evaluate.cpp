@@ -13,7 +13,7 @@ CaseEvaluator::CaseEvaluator(const OperatorReference& reference, const Case& inp
     if (found == input.inputs.end()) continue;
     tensors_[i] = &found->second;
     if (spec.role == Role::upstream && spec.shape == Shape::reduced) upstream_ = static_cast<int>(i);
-    buffers_[i].resize(spec.shape == Shape::row || spec.shape == Shape::classes ? classes() : 1);
+    buffers_[i].resize(static_cast<std::size_t>(part_elements(spec.shape, input)));
     if (spec.shape == Shape::classes)
       for (std::size_t j = 0; j < classes(); ++j) buffers_[i][j] = found->second.get(static_cast<std::int64_t>(j));
   }
@@ -35,8 +35,7 @@ const std::array<const double*, max_inputs>& CaseEvaluator::row_inputs(std::int6
     pointers_[i] = buffers_[i].data();
     const InputSpec& spec = signature().inputs[i];
     if (spec.shape == Shape::classes || spec.shape == Shape::reduced) continue;
-    const RowAddress address = row_address(*tensors_[i], spec.shape, row);
-    load_elements(address.first, tensors_[i]->format, address.stride, address.count, buffers_[i].data());
+    load_part(part_of(*tensors_[i], spec.shape, input_, row), tensors_[i]->format, buffers_[i].data());
   }
   return pointers_;
 }

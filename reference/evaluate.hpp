@@ -14,13 +14,14 @@
 
 namespace sumzero {
 
-/// What the reference says about one row. Outputs are sized by their shape: n, or 1 for a per-row value; the loss of a
-/// reducing case is the row's own term, before upstream and denominator.
+/// What the reference says about one row (or problem). Outputs are sized by their shape: n, or 1 for a per-row value; the loss
+/// of a reducing case is the row's own term, before upstream and denominator.
 template <class N>
 struct RowValues {
   std::array<Array<N>, max_outputs> out;
   std::vector<double> scalars;              ///< upper bounds of the signature's quantities
-  std::vector<std::vector<double>> arrays;  ///< upper bounds, per class
+  std::vector<std::vector<double>> arrays;  ///< upper bounds, per class or per entry of the outputs that use them
+  std::array<bool, max_outputs> sums_hold{};  ///< does the mark zero_sum of this output hold for this very input?
   bool want_quantities = false;
 };
 
@@ -32,6 +33,7 @@ struct RowProblem {
   const double* attribute = nullptr;
   std::int64_t label = -1;
   N factor{1.0};                               ///< upstream over the denominator of the reduction, exact
+  const std::int64_t* extents = nullptr;       ///< of the case
   RowValues<N>* values = nullptr;
 
   bool has(std::size_t input) const { return in[input] != nullptr; }
@@ -67,8 +69,8 @@ class CaseEvaluator {
   const OperatorReference& reference() const { return reference_; }
   const Signature& signature() const { return reference_.signature(); }
   const Case& input() const { return input_; }
-  std::int64_t rows() const { return input_.extents[0]; }
-  std::size_t classes() const { return static_cast<std::size_t>(input_.extents[1]); }
+  std::int64_t rows() const { return problem_count(signature(), input_); }
+  std::size_t classes() const { return static_cast<std::size_t>(normalised_extent(signature(), input_)); }
   const std::vector<double>& attributes() const { return attributes_; }
   Reduction reduction() const { return reduction_; }
   bool kept(std::int64_t row) const;
@@ -82,6 +84,7 @@ class CaseEvaluator {
     problem.n = classes();
     problem.in = row_inputs(row);
     problem.attribute = attributes_.data();
+    problem.extents = input_.extents.data();
     problem.values = &values;
     resize(values);
     if (!kept(row)) {
@@ -122,7 +125,8 @@ class CaseEvaluator {
   void resize(RowValues<N>& values) const {
     const Signature& s = signature();
     for (std::size_t i = 0; i < s.outputs.size(); ++i)
-      values.out[i].resize(s.outputs[i].shape == Shape::row ? classes() : 1);
+      values.out[i].resize(static_cast<std::size_t>(part_elements(s.outputs[i].shape, input_)));
+    values.sums_hold.fill(true);
     if (!values.want_quantities) return;
     values.scalars.assign(s.quantities.size(), 0.0);
     values.arrays.resize(s.arrays.size());

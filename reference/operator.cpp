@@ -5,6 +5,7 @@
 #include <map>
 #include <cstring>
 #include <mutex>
+#include <ranges>
 #include <tuple>
 
 #include "reference/evaluate.hpp"
@@ -106,8 +107,156 @@ std::vector<std::int64_t> tensor_shape(Shape shape, const Case& input, Reduction
     case Shape::classes: return {input.extents[1]};
     case Shape::reduced: return reduction == Reduction::none ? std::vector<std::int64_t>{input.extents[0]}
                                                              : std::vector<std::int64_t>{};
+    default: break;
+  }
+  std::vector<std::int64_t> extents;
+  for (const std::size_t axis : axes_of(shape)) extents.push_back(input.extents[axis]);
+  return extents;
+}
+
+std::span<const std::string_view> axis_names(Axes axes) {
+  static constexpr std::string_view rows[] = {"rows", "classes"};
+  static constexpr std::string_view attention[] = {"batch", "heads", "kv_heads", "queries", "keys", "head_size", "value_size"};
+  if (axes == Axes::rows) return rows;
+  return attention;
+}
+
+std::span<const std::size_t> axes_of(Shape shape) {
+  static constexpr std::size_t row[] = {axis::rows, axis::classes};
+  static constexpr std::size_t query[] = {axis::batch, axis::heads, axis::queries, axis::head_size};
+  static constexpr std::size_t key[] = {axis::batch, axis::kv_heads, axis::keys, axis::head_size};
+  static constexpr std::size_t value[] = {axis::batch, axis::kv_heads, axis::keys, axis::value_size};
+  static constexpr std::size_t attended[] = {axis::batch, axis::heads, axis::queries, axis::value_size};
+  static constexpr std::size_t scores[] = {axis::batch, axis::heads, axis::queries, axis::keys};
+  switch (shape) {
+    case Shape::row: return row;
+    case Shape::per_row:
+    case Shape::reduced: return std::span(row).first(1);
+    case Shape::classes: return std::span(row).last(1);
+    case Shape::query: return query;
+    case Shape::key: return key;
+    case Shape::value: return value;
+    case Shape::attended: return attended;
+    case Shape::scores: return scores;
+    case Shape::per_query: return std::span(scores).first(3);
   }
   return {};
+}
+
+namespace {
+
+bool over_rows(Shape shape) { return shape == Shape::row || shape == Shape::per_row || shape == Shape::classes || shape == Shape::reduced; }
+
+/// Heads of a tensor that belong to one problem.
+std::int64_t heads_of(Shape shape, const Case& input) {
+  return shape == Shape::key || shape == Shape::value ? 1 : input.extents[axis::heads] / input.extents[axis::kv_heads];
+}
+
+}  // namespace
+
+std::int64_t problem_count(const Signature& signature, const Case& input) {
+  return signature.axes == Axes::rows ? input.extents[axis::rows] : input.extents[axis::batch] * input.extents[axis::kv_heads];
+}
+
+std::int64_t normalised_extent(const Signature& signature, const Case& input) {
+  return input.extents[signature.axes == Axes::rows ? axis::classes : axis::keys];
+}
+
+std::int64_t part_elements(Shape shape, const Case& input) {
+  if (over_rows(shape)) return shape == Shape::row || shape == Shape::classes ? input.extents[axis::classes] : 1;
+  std::int64_t count = heads_of(shape, input);
+  for (const std::size_t axis : axes_of(shape).subspan(2)) count *= input.extents[axis];
+  return count;
+}
+
+Part part_of(const Tensor& tensor, Shape shape, const Case& input, std::int64_t problem) {
+  if (over_rows(shape)) {
+    const RowAddress address = row_address(tensor, shape, problem);
+    return {address.first, {1, 1, address.count}, {0, 0, address.stride}};
+  }
+  const std::int64_t groups = input.extents[axis::kv_heads], heads = heads_of(shape, input);
+  const auto& strides = tensor.strides;
+  const std::int64_t position = tensor.offset + problem / groups * strides[0] + problem % groups * heads * strides[1];
+  const std::byte* first = tensor.bytes.data() + position * tensor.width();
+  if (shape == Shape::per_query) return {first, {1, heads, tensor.shape[2]}, {0, strides[1], strides[2]}};
+  return {first, {heads, tensor.shape[2], tensor.shape[3]}, {strides[1], strides[2], strides[3]}};
+}
+
+namespace {
+
+/// visit(address, first entry) for every run along the last axis.
+template <class Visit>
+void each_run(const Part& part, Format format, Visit visit) {
+  const auto width = static_cast<std::int64_t>(traits(format).bytes);
+  for (std::int64_t a = 0; a < part.counts[0]; ++a)
+    for (std::int64_t b = 0; b < part.counts[1]; ++b)
+      visit(part.first + (a * part.strides[0] + b * part.strides[1]) * width, (a * part.counts[1] + b) * part.counts[2]);
+}
+template <class T>
+void load_runs(const Part& part, Format format, T* to) {
+  each_run(part, format, [&](const std::byte* first, std::int64_t entry) {
+    load_elements(first, format, part.strides[2], part.counts[2], to + entry);
+  });
+}
+template <class T>
+void store_runs(const Part& part, Format format, const T* from) {
+  each_run(part, format, [&](const std::byte* first, std::int64_t entry) {
+    store_elements(const_cast<std::byte*>(first), format, part.strides[2], part.counts[2], from + entry);
+  });
+}
+
+}  // namespace
+
+void load_part(const Part& part, Format format, float* to) { load_runs(part, format, to); }
+void load_part(const Part& part, Format format, double* to) { load_runs(part, format, to); }
+void store_part(const Part& part, Format format, const float* from) { store_runs(part, format, from); }
+void store_part(const Part& part, Format format, const double* from) { store_runs(part, format, from); }
+
+Sums sums_of(Shape shape, const Case& input) {
+  const std::int64_t entries = part_elements(shape, input);
+  if (over_rows(shape)) return {1, entries, 0, 1};
+  const std::int64_t keys = input.extents[axis::keys];
+  if (shape == Shape::scores) return {entries / keys, keys, keys, 1};
+  return {entries / keys, keys, 1, entries / keys};
+}
+
+ProblemEntry problem_entry(Shape shape, const Case& input, std::int64_t element) {
+  const std::int64_t entries = part_elements(shape, input);
+  return shape == Shape::classes ? ProblemEntry{0, element} : ProblemEntry{element / entries, element % entries};
+}
+
+namespace {
+
+/// Index of an entry along every axis of its tensor.
+std::vector<std::int64_t> indices_of(Shape shape, const Case& input, std::int64_t problem, std::int64_t entry) {
+  const auto axes = axes_of(shape);
+  std::vector<std::int64_t> indices(axes.size());
+  for (std::size_t i = axes.size(); i-- > 2;) {
+    indices[i] = entry % input.extents[axes[i]];
+    entry /= input.extents[axes[i]];
+  }
+  const std::int64_t groups = input.extents[axis::kv_heads];
+  indices[0] = problem / groups;
+  indices[1] = problem % groups * heads_of(shape, input) + entry;
+  return indices;
+}
+
+}  // namespace
+
+std::string place_text(const std::string& tensor, Shape shape, const Case& input, std::int64_t problem, std::int64_t entry) {
+  if (over_rows(shape)) return tensor + "[" + std::to_string(problem) + ", " + std::to_string(entry) + "]";
+  std::vector<std::string> indices;
+  for (const std::int64_t index : indices_of(shape, input, problem, entry)) indices.push_back(std::to_string(index));
+  return tensor + "[" + joined(indices) + "]";
+}
+
+std::string sum_text(const std::string& tensor, Shape shape, const Case& input, std::int64_t problem, std::int64_t sum) {
+  if (over_rows(shape)) return "row " + std::to_string(problem) + " of " + tensor;
+  const auto axes = axes_of(shape);
+  std::vector<std::string> indices;
+  for (const std::int64_t index : indices_of(shape, input, problem, sum * sums_of(shape, input).step_sum)) indices.push_back(std::to_string(index));
+  indices[static_cast<std::size_t>(std::find(axes.begin(), axes.end(), axis::keys) - axes.begin())] = ":";
+  return tensor + "[" + joined(indices) + "]";
 }
 
 RowAddress row_address(const Tensor& tensor, Shape shape, std::int64_t row) {
@@ -138,13 +287,23 @@ void validate(const Signature& signature, const Case& input) {
   const std::string& op = signature.name;
   if (!is_floating(input.storage))
     throw InvalidInput(op + ": storage format must be one of " + std::string(floating_format_names) + ", not " + std::string(name(input.storage)));
-  if (input.extents.size() != 2)
-    throw InvalidInput(op + ": needs two extents, rows and classes, but the case has " +
+  const auto names = axis_names(signature.axes);
+  if (input.extents.size() != names.size())
+    throw InvalidInput(op + ": needs the " + std::to_string(names.size()) + " extents " + joined(names) + ", but the case has " +
                        std::to_string(input.extents.size()));
-  for (const std::int64_t extent : input.extents)
-    if (extent < 1)
-      throw InvalidInput(op + ": extent " + std::to_string(extent) + " is not positive; rows and classes must be at least 1");
-  checked_product(checked_product(input.extents[0], input.extents[1], op), 8, op);
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (input.extents[i] < 1)
+      throw InvalidInput(op + ": extent " + std::to_string(input.extents[i]) + " of " + std::string(names[i]) +
+                         " is not positive; every extent must be at least 1");
+  const auto check_index = [&](Shape shape) {
+    std::int64_t elements = 8;
+    for (const std::size_t axis : axes_of(shape)) elements = checked_product(elements, input.extents[axis], op);
+  };
+  for (const InputSpec& spec : signature.inputs) check_index(spec.shape);
+  for (const OutputSpec& spec : signature.outputs) check_index(spec.shape);
+  if (signature.axes == Axes::attention && input.extents[axis::heads] % input.extents[axis::kv_heads] != 0)
+    throw InvalidInput(op + ": " + std::to_string(input.extents[axis::kv_heads]) + " kv_heads do not divide " +
+                       std::to_string(input.extents[axis::heads]) + " heads; every key-value head must serve equally many heads");
 
   for (const auto& [attribute, value] : input.attributes) {
     const int index = signature.attribute(attribute);
@@ -181,12 +340,21 @@ void validate(const Signature& signature, const Case& input) {
     if (tensor.shape != shape)
       throw InvalidInput(what + " has shape " + shape_text(tensor.shape) + "; the case's extents need " + shape_text(shape));
     check_tensor(what, tensor);
+    const auto reject = [&](auto bad, const char* rule) {
+      for (std::int64_t i = 0; i < tensor.elements(); ++i)
+        if (const double value = tensor.get(i); bad(value))
+          throw InvalidInput(what + ": element " + std::to_string(i) + " is " + std::to_string(value) + "; it must be " + rule);
+    };
+    const bool attention = signature.axes == Axes::attention || signature.input_with(Role::partial_lse) >= 0;
+    if (attention && spec.element != Element::boolean) {
+      if (spec.role == Role::bias || spec.role == Role::partial_lse)
+        reject([](double value) { return std::isnan(value) || value > largest_finite(Format::f64); }, "finite or -inf");
+      else
+        reject([](double value) { return !std::isfinite(value); }, "finite");
+    }
     const bool must_be_non_negative = spec.role == Role::probabilities || spec.role == Role::weights || spec.role == Role::state_tail;
     if (must_be_non_negative)
-      for (std::int64_t i = 0; i < tensor.elements(); ++i)
-        if (!(tensor.get(i) >= 0) && !(spec.role == Role::state_tail && std::isnan(tensor.get(i))))
-          throw InvalidInput(what + ": element " + std::to_string(i) + " is " + std::to_string(tensor.get(i)) +
-                             "; it must be at least 0");
+      reject([&](double value) { return !(value >= 0) && !(spec.role == Role::state_tail && std::isnan(value)); }, "at least 0");
   }
   if (signature.input_with(Role::label) >= 0)
     for (std::int64_t row = 0; row < input.extents[0]; ++row) {

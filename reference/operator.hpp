@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,8 +30,31 @@ namespace sumzero {
 /// a class index.
 enum class Element : std::uint8_t { storage, accumulator, boolean, index };
 
-/// Shape of a tensor over the axes of a row operator. `reduced` is [] for a reducing loss and [rows] otherwise.
-enum class Shape : std::uint8_t { row, per_row, classes, reduced };
+/// Extents of a case. An operator on rows has {rows, classes}; every row is a problem of its own. Attention has {batch, heads,
+/// kv_heads, queries, keys, head_size, value_size}: query head h reads key-value head h / (heads / kv_heads), and all heads that
+/// read one key-value head of one batch entry form a problem.
+enum class Axes : std::uint8_t { rows, attention };
+std::span<const std::string_view> axis_names(Axes axes);
+namespace axis {
+constexpr std::size_t rows = 0, classes = 1;
+constexpr std::size_t batch = 0, heads = 1, kv_heads = 2, queries = 3, keys = 4, head_size = 5, value_size = 6;
+}
+
+/// Shape of a tensor over the axes of its operator. `reduced` is [] for a reducing loss and [rows] otherwise.
+enum class Shape : std::uint8_t {
+  row,        ///< [rows, classes]
+  per_row,    ///< [rows]
+  classes,    ///< [classes]
+  reduced,
+  query,      ///< [batch, heads, queries, head_size]
+  key,        ///< [batch, kv_heads, keys, head_size]
+  value,      ///< [batch, kv_heads, keys, value_size]
+  attended,   ///< [batch, heads, queries, value_size]
+  scores,     ///< [batch, heads, queries, keys]
+  per_query   ///< [batch, heads, queries]
+};
+/// Axes of a shape, as indices into the extents; [rows] for `reduced`.
+std::span<const std::size_t> axes_of(Shape shape);
 
 /// What the numbers of an input mean; generators and strata are derived from it.
 enum class Role : std::uint8_t {
@@ -41,6 +65,9 @@ enum class Role : std::uint8_t {
   label,           ///< class index
   probabilities,   ///< non-negative target distribution
   weights,         ///< non-negative class weights
+  query, key, value,  ///< operands of attention
+  partial_output,  ///< attention over a part of the keys
+  partial_lse,     ///< its log-sum-exp; -inf where the part is empty
   upstream,        ///< cotangent of an output
   state_maximum,   ///< m of a (m, r) state
   state_tail,      ///< r of a (m, r) state
@@ -59,7 +86,7 @@ struct InputSpec {
 
 /// Exact properties of an output, as bits; the oracle binds its checks to them.
 enum Mark : std::uint32_t {
-  zero_sum = 1u << 0,         ///< sums to zero over a row in exact arithmetic
+  zero_sum = 1u << 0,         ///< sums to zero over the classes (attention: the keys) in exact arithmetic
   sums_to_one = 1u << 1,      ///< a probability vector
   non_negative = 1u << 2,     ///< never below zero, not even by rounding
   at_most_zero = 1u << 3,     ///< never above zero
@@ -96,7 +123,8 @@ struct Signature {
   std::vector<OutputSpec> outputs;
   std::vector<AttributeSpec> attributes;
   std::vector<std::string> quantities; ///< scalars of a row that bounds may name
-  std::vector<std::string> arrays;     ///< per-class quantities that bounds may name
+  std::vector<std::string> arrays;     ///< per-entry quantities that bounds may name; per class for operators on rows
+  Axes axes = Axes::rows;
 
   int input(std::string_view name) const;      ///< index, or -1
   int output(std::string_view name) const;     ///< index, or -1
@@ -121,6 +149,39 @@ Reduction reduction_of(const Signature& signature, const std::vector<double>& at
 /// Format and shape that a tensor of this spec has in this case.
 Format element_format(Element element, Format storage);
 std::vector<std::int64_t> tensor_shape(Shape shape, const Case& input, Reduction reduction);
+
+/// Number of independent problems of a case, and how many entries of a tensor belong to one of them.
+std::int64_t problem_count(const Signature& signature, const Case& input);
+std::int64_t part_elements(Shape shape, const Case& input);
+/// Extent of the axis that a softmax normalises over: classes or keys.
+std::int64_t normalised_extent(const Signature& signature, const Case& input);
+
+/// The part of a tensor that belongs to one problem; up to three axes, in row-major order.
+struct Part {
+  const std::byte* first;
+  std::array<std::int64_t, 3> counts{1, 1, 1}, strides{0, 0, 0};  ///< strides in elements
+};
+Part part_of(const Tensor& tensor, Shape shape, const Case& input, std::int64_t problem);
+void load_part(const Part& part, Format format, float* to);
+void load_part(const Part& part, Format format, double* to);
+void store_part(const Part& part, Format format, const float* from);
+void store_part(const Part& part, Format format, const double* from);
+
+/// The sums over the normalised axis in the part of a tensor: entry i of sum s lies at s * step_sum + i * step.
+struct Sums {
+  std::int64_t count, length, step_sum, step;
+};
+Sums sums_of(Shape shape, const Case& input);
+
+/// The problem that an element of a tensor (in row-major order) belongs to, and its entry in the part of that problem.
+struct ProblemEntry {
+  std::int64_t problem, entry;
+};
+ProblemEntry problem_entry(Shape shape, const Case& input, std::int64_t element);
+/// Place of an entry for people, "gk[0, 1, 5, 3]"; `entry` counts inside the part of the problem.
+std::string place_text(const std::string& tensor, Shape shape, const Case& input, std::int64_t problem, std::int64_t entry);
+/// What is summed, for people: "row 3 of gx", "gk[0, 1, :, 3]".
+std::string sum_text(const std::string& tensor, Shape shape, const Case& input, std::int64_t problem, std::int64_t sum);
 
 /// Checks a case against its signature: names, formats, shapes, strides inside the storage, attribute ranges,
 /// labels. Throws InvalidInput.
@@ -164,10 +225,11 @@ Sum mean_denominator(const Signature& signature, const Case& input, const std::v
 constexpr std::size_t max_inputs = 8, max_outputs = 8;
 
 /// One row as a kernel sees it: contiguous, aligned like T, in the accumulator type T (double for f64
-/// storage, float for every narrower one). Conversion, strides and scattering happen outside.
+/// storage, float for every narrower one). Conversion, strides and scattering happen outside. For attention a problem takes
+/// the place of a row: every tensor is the contiguous part of its problem, without the batch axis and with the group's heads.
 template <class T>
 struct Row {
-  std::size_t n = 0;                          ///< classes, at least 1
+  std::size_t n = 0;                          ///< classes or keys, at least 1
   std::array<const T*, max_inputs> in{};      ///< by signature index: n values, or one per-row value; flags are 0 or
                                               ///< 1; null when an optional input is absent
   std::array<T*, max_outputs> out{};          ///< by signature index; null when not requested
@@ -176,6 +238,7 @@ struct Row {
   double factor = 1;                          ///< losses: upstream over the denominator of the reduction; gradients are
                                               ///< multiplied by it, the row's loss is not
   Format storage = Format::f32;               ///< format that inputs had and outputs will be rounded to
+  const std::int64_t* extents = nullptr;      ///< of the case, by axis
 };
 
 template <class T>
@@ -198,6 +261,8 @@ struct Contract {
   bool flush_to_zero = false;         ///< subnormal results of the accumulator may become zero
   bool compensated_shift = false;     ///< x - max enters the exponential without a rounding error
   bool reciprocal = false;            ///< divides by multiplying with a rounded reciprocal
+  int key_tile = 0;                   ///< attention: keys per tile of an online softmax; 0: all at once
+  bool pivoted = false;               ///< attention: go . v enters as its difference from the key of the largest logit
   bool deterministic = true;
   bool monotone = true;               ///< its exponential is monotone, so order is kept bit for bit
   bool policies = true;               ///< honours non-default policies for special rows; else such cases are refused

@@ -7,29 +7,10 @@
 #include <utility>
 #include <algorithm>
 
-#include "reference/operator.hpp"
+#include "oracle/kernel/problem_runner.hpp"
 
 namespace sumzero {
 namespace {
-
-/// 64-byte aligned scratch memory for rows.
-template <class T>
-class Scratch {
- public:
-  explicit Scratch(std::size_t count) {
-    const std::size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
-    data_ = static_cast<T*>(std::aligned_alloc(64, bytes == 0 ? 64 : bytes));
-    if (!data_) throw std::bad_alloc();
-  }
-  ~Scratch() { std::free(data_); }
-  Scratch(Scratch&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  T* data() { return data_; }
-
- private:
-  T* data_;
-};
 
 double pairwise_sum(const double* terms, std::size_t count) {
   if (count <= 2) return count == 0 ? 0 : count == 1 ? terms[0] : terms[0] + terms[1];
@@ -217,7 +198,10 @@ class RowKernelAdapter final : public Kernel {
       // A mean over nothing is the mechanism's own.
       if (const std::string_view policy = changed_policy(call.input, "all_ignored_policy"); !policy.empty())
         throw Refused("kernel '" + name + "' has one policy for special rows; leave " + std::string(policy) + " at its default");
-    if (call.input.storage == Format::f64) RowRunner<double>(kernel_.f64, *this, call).run();
+    if (call.signature.axes != Axes::rows) {
+      if (call.input.storage == Format::f64) run_problems(kernel_.f64, *this, call);
+      else run_problems(kernel_.f32, *this, call);
+    } else if (call.input.storage == Format::f64) RowRunner<double>(kernel_.f64, *this, call).run();
     else RowRunner<float>(kernel_.f32, *this, call).run();
   }
 

@@ -31,6 +31,10 @@ Recipe small_recipe(const Signature& signature, std::uint64_t index, int rows, i
   Recipe recipe = generate_recipe(signature, seed, index);
   recipe.rows = 1 + (recipe.rows - 1) % rows;
   recipe.classes = 1 + (recipe.classes - 1) % classes;
+  if (signature.axes == Axes::attention) {
+    recipe.closeness %= 4;  // head sizes of at most 4
+    recipe.attributes -= recipe.attributes % 11 / 4 * 4;
+  }
   return recipe;
 }
 
@@ -106,10 +110,26 @@ std::optional<Enclosure> derivative(const std::function<std::optional<Enclosure>
   return (Enclosure(8.0) * (*p1 - *m1) - (*p2 - *m2)) / Enclosure(12 * step);
 }
 
+/// Largest magnitude of an input, 0 when it is absent.
+double largest_entry(const Case& input, const char* name) {
+  double largest = 0;
+  if (const auto found = input.inputs.find(name); found != input.inputs.end())
+    for (std::int64_t i = 0; i < found->second.elements(); ++i) largest = std::max(largest, std::fabs(found->second.get(i)));
+  return largest;
+}
+
+/// What a step of an input is multiplied by on its way into an exponential or a cap: 1/T, the scale, or tau times the other
+/// operand of the product.
+double inner_factor(const Signature& signature, const Case& input) {
+  const double cap = attribute_of(signature, input, "softcap", 0);
+  const double product = std::fabs(attribute_of(signature, input, "tau", 0)) * std::max(largest_entry(input, "q"), largest_entry(input, "k"));
+  return std::max({1.0, 1 / attribute_of(signature, input, "T", 1), attribute_of(signature, input, "scale", 1), product}) * (cap > 0 && cap < 1 ? 1 / cap : 1);
+}
+
 /// Bound of h^4/30 |F^(5)|, where F is a contraction. In one coordinate, sigmoids and their logarithms have derivatives up
 /// to the fifth below 1, e^d and the tail stay below their own size, so by Leibniz every output is below
 /// 2^5 (1 + magnitude)^2 n with `magnitude` the largest input of the row (log-ratios are differences of logits); an inner
-/// factor c = 1/T or the scale gives c^5, an outer T^2 itself.
+/// factor c gives c^5, an outer T^2 itself.
 double tolerance(const Signature& signature, const Case& input) {
   double magnitude = 1, total_upstream = 1;
   for (const InputSpec& spec : signature.inputs) {
@@ -120,7 +140,7 @@ double tolerance(const Signature& signature, const Case& input) {
       if (std::isfinite(value)) (spec.role == Role::upstream ? total_upstream : magnitude) += value;
     }
   }
-  const double inner = std::max({1.0, 1 / attribute_of(signature, input, "T", 1), attribute_of(signature, input, "scale", 1)});
+  const double inner = inner_factor(signature, input);
   const double outer = std::max(1.0, std::pow(attribute_of(signature, input, "T", 1), 2));
   return std::pow(step, 4) / 30 * 32 * magnitude * magnitude * total_upstream * static_cast<double>(input.extents[1]) *
          std::pow(inner, 5) * outer;
@@ -143,27 +163,34 @@ struct DerivativeCheck {
   double worst = 0;  ///< |difference| over the gradient's size in its row, where that is not tiny
 };
 
+Enclosure sum_of_row(const std::vector<Enclosure>& values) {
+  Enclosure sum;
+  for (const Enclosure& value : values) sum = sum + value;
+  return sum;
+}
+
 /// Compares every gradient entry of a case with the central difference.
 void check_derivatives(const OperatorReference& reference, const Case& input, DerivativeCheck& check) {
   const Signature& signature = reference.signature();
-  const double inner = std::max(1 / attribute_of(signature, input, "T", 1), attribute_of(signature, input, "scale", 1));
-  if (inner > 32) return;  // the fifth power would leave nothing to compare
+  if (inner_factor(signature, input) > 32) return;  // the fifth power would leave nothing to compare
   const double allowed = tolerance(signature, input);
-  for (std::int64_t row = 0; row < input.extents[0]; ++row) {
+  for (std::int64_t row = 0; row < problem_count(signature, input); ++row) {
     if (!differentiable(signature, input, row) || !contraction(reference, input, row)) continue;
     for (const OutputSpec& output : signature.outputs) {
-      std::function<std::optional<Enclosure>(double)> moved;
-      const bool of_scale = output.name == "gscale";
-      if (output.gradient_of < 0 && !of_scale) continue;
-      const std::vector<Enclosure> gradient = exact_row(reference, input, output.name, row);
+      const std::string attribute = output.name == "gscale" ? "scale" : output.name == "gtau" ? "tau" : "";
+      if (output.gradient_of < 0 && attribute.empty()) continue;
+      std::vector<Enclosure> gradient = exact_row(reference, input, output.name, row);
+      if (!attribute.empty()) gradient = {sum_of_row(gradient)};  // every query gives its share
       double size = 0;
       for (const Enclosure& g : gradient) size = std::max(size, is_special(g) ? 0.0 : magnitude_upper(g));
       for (std::size_t j = 0; j < gradient.size(); ++j) {
         std::optional<Enclosure> expected;
-        if (of_scale) {
+        if (!attribute.empty()) {
+          const double here = std::nearbyint(attribute_of(signature, input, attribute, 1) * 1024) / 1024;
+          if (here != attribute_of(signature, input, attribute, 1)) continue;  // its neighbours are no doubles
           expected = derivative([&](double by) {
             Case other = input;
-            other.attributes["scale"] = attribute_of(signature, input, "scale", 1) + by;
+            other.attributes[attribute] = here + by;
             return contraction(reference, other, row);
           });
         } else {
@@ -397,11 +424,6 @@ TEST(NumberTypes, ADriftingValueIsCaught) {
 // ---------------------------------------------------------------------------------------------------------
 // Facts that hold on every row
 
-Enclosure sum_of_row(const std::vector<Enclosure>& values) {
-  Enclosure sum;
-  for (const Enclosure& value : values) sum = sum + value;
-  return sum;
-}
 bool all_regular(const std::vector<Enclosure>& values) {
   return std::none_of(values.begin(), values.end(), [](const Enclosure& v) { return is_special(v); });
 }
@@ -415,20 +437,29 @@ int broken_marks(const OperatorReference& reference, std::uint64_t cases) {
   int broken = 0;
   for (std::uint64_t index = 0; index < cases; ++index) {
     const Case input = expand(small_recipe(reference.signature(), index, 3, 40), reference.signature(), Format::f32);
-    for (std::int64_t row = 0; row < input.extents[0]; ++row)
-      for (const OutputSpec& spec : reference.signature().outputs) {
-        const std::vector<Enclosure> out = exact_row(reference, input, spec.name, row);
+    CaseEvaluator evaluator(reference, input);
+    RowValues<Enclosure> values;
+    for (std::int64_t row = 0; row < evaluator.rows(); ++row) {
+      evaluator.row(row, values);
+      for (std::size_t i = 0; i < reference.signature().outputs.size(); ++i) {
+        const OutputSpec& spec = reference.signature().outputs[i];
+        const std::vector<Enclosure>& out = values.out[i];
         if (!all_regular(out)) continue;
-        const Enclosure sum = sum_of_row(out);
-        if (spec.marks & zero_sum) broken += !contains(sum, 0.0);
-        // A masked row by policy is all zeros.
-        if (spec.marks & sums_to_one && magnitude_upper(sum) > 0) broken += !contains(sum, 1.0);
+        const Sums sums = sums_of(spec.shape, input);
+        for (std::int64_t s = 0; s < sums.count && spec.marks & (zero_sum | sums_to_one) && values.sums_hold[i]; ++s) {
+          Enclosure sum;
+          for (std::int64_t j = 0; j < sums.length; ++j) sum = sum + out[static_cast<std::size_t>(s * sums.step_sum + j * sums.step)];
+          if (spec.marks & zero_sum) broken += !contains(sum, 0.0);
+          // A masked row by policy is all zeros.
+          if (spec.marks & sums_to_one && magnitude_upper(sum) > 0) broken += !contains(sum, 1.0);
+        }
         for (const Enclosure& value : out) {
           if (spec.marks & non_negative) broken += below_zero(value);
           if (spec.marks & at_most_zero) broken += below_zero(-value);
           if (spec.marks & at_most_one) broken += above(value, Enclosure(1.0));
         }
       }
+    }
   }
   return broken;
 }
