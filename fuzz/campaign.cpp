@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "fuzz/examine.hpp"
+#include "fuzz/merge.hpp"
 #include "fuzz/minimise.hpp"
 #include "fuzz/recipe.hpp"
 #include "fuzz/recipe_generator.hpp"
@@ -27,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t batch_size = 64;
 /// Properties that call the kernel again run on one case in this many; the index decides, not the clock.
 constexpr std::uint64_t rerun_every = 3;
+constexpr auto save_every = std::chrono::seconds(5);
 constexpr int recipe_budget = 150, minimise_budget = 600;
 /// A campaign ends early after this many cases that killed their worker, and shrinks such a case for this long at most: each
 /// try costs a restart or a whole time limit.
@@ -45,26 +47,6 @@ struct CaseResult {
   Verdict killed = Verdict::pass;                        // crashed or timed_out
   std::string last_words;
 };
-
-struct Place {
-  std::uint64_t index = 0;
-  std::int64_t row = 0, entry = 0;
-  double value = -1;
-};
-
-/// Deterministic reduction of case results, in index order.
-struct Best {
-  std::map<std::string, Place> ulp, ratio;               // by output
-  std::map<Complaint, std::vector<Place>> complaints;    // the first and the worst case of each
-  std::map<std::string, std::string> last_words;         // of the first case that crashed, and that timed out
-  Place gradient_sum, sum;
-  int gradient_sum_output = -1, sum_output = -1;
-  std::map<std::string, std::pair<double, std::uint64_t>> bias;
-};
-
-void take(Place& best, double value, std::uint64_t index, std::int64_t row, std::int64_t entry) {
-  if (value > best.value) best = {index, row, entry, value};
-}
 
 std::map<std::string, std::string> printable(const Contract& contract) {
   static constexpr const char* kinds[] = {"unknown", "sequential", "pairwise", "lanes", "compensated"};
@@ -86,6 +68,8 @@ std::map<std::string, std::string> printable(const Contract& contract) {
   return text;
 }
 
+constexpr const char* state_schema = "sumzero-state/1";
+
 class Campaign {
  public:
   explicit Campaign(const CampaignOptions& options)
@@ -100,6 +84,9 @@ class Campaign {
     report_.seed = options.seed;
     report_.classes_required = required_classes(signature);
     report_.environment = environment();
+    tally_.op = report_.op, tally_.kernel = report_.kernel, tally_.format = report_.format, tally_.seed = report_.seed;
+    tally_.shares.emplace_back();
+    share().shard = options.shard, share().shards = options.shards;
     report_.contract = printable(examiner_.judge().contract());
     for (std::size_t i = 0; i < signature.outputs.size(); ++i)
       if (kernel_.offers(signature.outputs[i].name)) {
@@ -117,39 +104,44 @@ class Campaign {
 
   Report run() {
     start_ = Clock::now();
-    std::uint64_t next = options_.shard;
-    std::optional<Report> earlier;
-    if (options_.resume && options_.out) earlier = load_state(next);
-    const std::uint64_t stride = options_.shards;
-    std::uint64_t done = earlier ? (next - options_.shard) / stride : 0;
+    std::optional<FolderLock> lock;
+    if (options_.out) lock.emplace(*options_.out);
+    if (options_.resume && options_.out) load_state();
+    const double earlier = share().seconds;
+    const std::uint64_t begin = share().drawn;
+    Clock::time_point saved = start_;
     std::vector<CaseResult> batch;
-    while (!stopped() && !given_up() && elapsed() < limit_ && (!options_.cases || done < *options_.cases)) {
+    while (!stopped() && !given_up() && elapsed() < limit_ && (!options_.cases || share().drawn < *options_.cases)) {
+      const std::uint64_t done = share().drawn;
       const std::uint64_t count = options_.cases ? std::min<std::uint64_t>(batch_size, *options_.cases - done) : batch_size;
       batch.assign(count, {});
-      for (std::uint64_t i = 0; i < count; ++i) batch[i].index = next + i * stride;
+      for (std::uint64_t i = 0; i < count; ++i) batch[i].index = options_.shard + (done + i) * options_.shards;
       work(batch);
       for (const CaseResult& result : batch) reduce(result);
-      next += count * stride;
-      done += count;
+      share().drawn += count;
+      const double now = elapsed();
+      share().seconds = earlier + now;
+      if (options_.out && Clock::now() - saved >= save_every) save_state(), saved = Clock::now();
       if (options_.progress) {
-        const double now = elapsed();
-        report_.seconds = now;
         fill_live();
         std::optional<double> left;
         if (options_.seconds) left = std::max(0.0, *options_.seconds - now);
-        else if (options_.cases && done > 0) left = now / static_cast<double>(done) * static_cast<double>(*options_.cases - done);
+        else if (options_.cases) left = now / static_cast<double>(share().drawn - begin) * static_cast<double>(*options_.cases - share().drawn);
         options_.progress(report_, now, left);
       }
     }
-    report_.seconds = elapsed();
+    share().seconds = earlier + elapsed();
+    if (options_.out) save_state();
+    report_.count(tally_);
     finish();
-    Report result = earlier ? merge_reports(*earlier, report_) : report_;
-    result.verdict = verdict_word(result);
-    if (options_.out) save(result, next);
-    return result;
+    report_.tally = tally_;
+    report_.verdict = verdict_word(report_);
+    if (options_.out) write_report(*options_.out / "report.json", report_);
+    return report_;
   }
 
  private:
+  Share& share() { return tally_.shares.front(); }
   bool stopped() const { return options_.stop && options_.stop->load(); }
   /// Enough cases killed their worker; or some did, which costs a time limit each, and the campaign's own time is over.
   bool given_up() const { return killed_ >= most_killed || (killed_ > 0 && elapsed() >= limit_); }
@@ -202,48 +194,46 @@ class Campaign {
 
   void reduce(const CaseResult& result) {
     if (result.skipped) return;
-    ++report_.cases;
-    report_.rows += static_cast<std::uint64_t>(result.rows);
-    report_.elements += result.judgement.elements;
-    report_.undecided += static_cast<std::uint64_t>(result.judgement.undecided_rows);
-    report_.escalated += static_cast<std::uint64_t>(result.judgement.escalated_rows);
+    Share& counts = share();
+    ++counts.cases;
+    counts.rows += static_cast<std::uint64_t>(result.rows);
+    counts.elements += result.judgement.elements;
+    counts.undecided += static_cast<std::uint64_t>(result.judgement.undecided_rows);
+    counts.escalated += static_cast<std::uint64_t>(result.judgement.escalated_rows);
     if (result.refused) {
-      ++report_.refused;
-      if (report_.refusal.empty()) report_.refusal = result.refusal;
+      ++counts.refused;
+      tally_.words.emplace(name(Verdict::refused), Words{result.index, result.refusal});
     }
-    if (result.judged && result.judgement.vacuous && result.complaints.empty()) ++report_.mistrusted;
-    for (const std::string& reached : result.classes) ++report_.classes_reached[reached];
+    if (result.judged && result.judgement.vacuous && result.complaints.empty()) ++counts.mistrusted;
+    for (const std::string& reached : result.classes) ++counts.classes_reached[reached];
     const auto& outputs = reference_.signature().outputs;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const OutputRecord& record = result.judgement.outputs[i];
       if (record.elements == 0) continue;
       const std::string& output = outputs[i].name;
-      report_.worst[output].elements += record.elements;
-      take(best_.ulp[output], record.ulp, result.index, record.ulp_row, record.ulp_index);
-      take(best_.ratio[output], record.ratio, result.index, record.ratio_row, record.ratio_index);
-      best_.bias[output].first += record.signed_ulp_sum;
-      best_.bias[output].second += record.elements;
+      counts.judged[output] += record.elements;
+      counts.signed_ulps[output] += record.signed_ulp_sum;
+      take(tally_.ulp[output], {result.index, record.ulp_row, record.ulp_index, record.ulp});
+      take(tally_.ratio[output], {result.index, record.ratio_row, record.ratio_index, record.ratio});
     }
-    const auto take_index = [&](const IndexedMaximum& maximum, Place& place, int& output) {
-      if (maximum.value > place.value) output = maximum.output;
-      take(place, maximum.value, result.index, maximum.row, maximum.sum);
+    const auto take_index = [&](const IndexedMaximum& maximum, std::map<std::string, Place>& places) {
+      if (maximum.value >= 0) take(places[outputs[static_cast<std::size_t>(maximum.output)].name], {result.index, maximum.row, maximum.sum, maximum.value});
     };
-    take_index(result.judgement.gradient_sum_index, best_.gradient_sum, best_.gradient_sum_output);
-    take_index(result.judgement.sum_index, best_.sum, best_.sum_output);
-    if (result.killed != Verdict::pass) best_.last_words.emplace(name(result.killed), result.last_words);
+    take_index(result.judgement.gradient_sum_index, tally_.gradient_sum);
+    take_index(result.judgement.sum_index, tally_.sum);
+    if (result.killed != Verdict::pass) tally_.words.emplace(name(result.killed), Words{result.index, result.last_words});
     std::set<std::string> counted;
     for (const auto& [complaint, excess] : result.complaints) {
-      if (counted.insert(complaint.property).second) ++report_.violation_counts[complaint.property];
-      std::vector<Place>& places = best_.complaints[complaint];
-      if (places.empty()) places.assign(2, {result.index, 0, 0, excess});
-      else if (excess > places[1].value) places[1] = {result.index, 0, 0, excess};
+      if (counted.insert(complaint.property).second) ++counts.violation_counts[complaint.property];
+      take(tally_.complaints[complaint], {result.index, 0, 0, excess});
     }
   }
 
   void fill_live() {
-    for (const auto& [output, place] : best_.ulp) report_.worst[output].ulp = place.value;
-    for (const auto& [output, place] : best_.ratio) report_.worst[output].bound_ratio = place.value;
-    if (best_.gradient_sum.value >= 0) report_.gradient_sum_index.max = best_.gradient_sum.value;
+    report_.count(tally_);
+    for (const auto& [output, place] : tally_.ulp) report_.worst[output].ulp = place.value;
+    for (const auto& [output, place] : tally_.ratio) report_.worst[output].bound_ratio = place.value;
+    for (const auto& [output, place] : tally_.gradient_sum) report_.gradient_sum_index.max = std::max(report_.gradient_sum_index.max.value_or(0), place.value);
   }
 
   std::string keep_witness(const Case& input) const {
@@ -255,7 +245,7 @@ class Campaign {
     const Signature& signature = reference_.signature();
     for (auto& [output, worst] : report_.worst) {
       const int index = signature.output(output);
-      if (const auto found = best_.ulp.find(output); found != best_.ulp.end() && found->second.value >= 0) {
+      if (const auto found = tally_.ulp.find(output); found != tally_.ulp.end() && found->second.value >= 0) {
         const Case input = case_of(found->second.index);
         const GuardedRun run = run_guarded(signature, kernel_, input);
         if (run.verdict != Verdict::pass) continue;  // a kernel that does not repeat itself; its verdict is among the violations
@@ -269,7 +259,7 @@ class Campaign {
         worst.classes = normalised_extent(signature, input);
         worst.witness = keep_witness(input);
       }
-      if (const auto found = best_.ratio.find(output); found != best_.ratio.end() && found->second.value >= 0) {
+      if (const auto found = tally_.ratio.find(output); found != tally_.ratio.end() && found->second.value >= 0) {
         const Case input = case_of(found->second.index);
         const GuardedRun run = run_guarded(signature, kernel_, input);
         if (run.verdict != Verdict::pass) continue;
@@ -277,39 +267,32 @@ class Campaign {
         worst.bound_witness = keep_witness(input);
       }
     }
-    for (const auto& [output, sums] : best_.bias)
-      if (sums.second > 0) report_.bias[output] = {sums.first / static_cast<double>(sums.second), sums.second};
-    record_index(best_.gradient_sum, best_.gradient_sum_output, report_.gradient_sum_index, false);
-    record_index(best_.sum, best_.sum_output, report_.sum_index, true);
-    for (const auto& [complaint, places] : best_.complaints) add_violation(complaint, places[1].index);
-    // The telling ones first, then the small ones.
-    static const std::vector<std::string> order = {"gradient sum", "exact zero", "probability sum", "finite", "special values", "bound"};
-    const auto rank = [](const Violation& v) {
-      const auto place = std::find(order.begin(), order.end(), v.property) - order.begin();
-      std::int64_t size = 0;
-      for (const auto& [input, tensor] : v.input.inputs) size += tensor.elements();
-      return std::tuple(place, v.kind.empty(), size);
-    };
-    std::stable_sort(report_.violations.begin(), report_.violations.end(),
-                     [&](const Violation& a, const Violation& b) { return rank(a) < rank(b); });
+    record_index(tally_.gradient_sum, report_.gradient_sum_index, false);
+    record_index(tally_.sum, report_.sum_index, true);
+    for (const auto& [complaint, place] : tally_.complaints) add_violation(complaint, place.index);
+    order_violations(report_);
   }
 
-  void record_index(const Place& place, int output, IndexRecord& record, bool probability) {
-    if (place.value < 0) return;
+  void record_index(const std::map<std::string, Place>& places, IndexRecord& record, bool probability) {
+    record = {};
+    const auto largest = largest_of(places);
+    if (largest == places.end()) return;
+    const auto& [output_name, place] = *largest;
+    const int output = reference_.signature().output(output_name);
     const Case input = case_of(place.index);
     const GuardedRun run = run_guarded(reference_.signature(), kernel_, input);
     if (run.verdict != Verdict::pass) return;
     const SumMeasurement sum = examiner_.judge().measure_sum(input, run.outputs, output, place.row, place.entry);
     record.max = probability ? sum.sum_index : sum.gradient_sum_index;
-    record.output = reference_.signature().outputs[static_cast<std::size_t>(output)].name;
+    record.output = output_name;
     record.witness = keep_witness(input);
   }
 
   /// Shrinks the recipe, minimises the data, measures again.
   void add_violation(const Complaint& complaint, std::uint64_t index) {
     const Signature& signature = reference_.signature();
-    const auto last_words = best_.last_words.find(complaint.property);
-    const bool killed = last_words != best_.last_words.end();
+    const auto last_words = tally_.words.find(complaint.property);
+    const bool killed = last_words != tally_.words.end() && kills(*verdict_named(complaint.property));
     const Clock::time_point begun = Clock::now();
     const auto enough = [&] { return stopped() || (killed && Clock::now() - begun > longest_shrinking); };
     const Recipe small = shrink_recipe(
@@ -336,7 +319,7 @@ class Campaign {
     violation.property = complaint.property;
     violation.verdict = *verdict_named(complaint.property);
     violation.input = case_of(index);
-    violation.message = last_words->second + " (once; it did not happen again on the same case)";
+    violation.message = last_words->second.text + " (once; it did not happen again on the same case)";
     violation.case_index = index;
     violation.witness = keep_witness(violation.input);
     report_.violations.push_back(std::move(violation));
@@ -344,32 +327,30 @@ class Campaign {
 
   std::filesystem::path state_path() const { return *options_.out / "state.json"; }
 
-  std::optional<Report> load_state(std::uint64_t& next) const {
-    if (!std::filesystem::exists(state_path())) return std::nullopt;
-    const nlohmann::json text = parse_json(read_file(state_path()), state_path().string());
-    const JsonValue state(text, state_path().string());
-    const auto number = [&](const char* field) { return state.at(field).count(); };
-    if (number("seed") != options_.seed || number("shard") != options_.shard || number("shards") != options_.shards)
-      throw InvalidInput(state_path().string() + ": was written with another seed or shard; repeat them or choose another --out");
-    Report earlier = read_report(*options_.out / "report.json");
-    if (earlier.op != report_.op || earlier.kernel != report_.kernel || earlier.format != report_.format)
-      throw InvalidInput((*options_.out / "report.json").string() + ": belongs to another operator, kernel or dtype; choose another --out");
-    next = number("next");
-    return earlier;
+  /// Goes on where the folder's campaign ended, by itself or not.
+  void load_state() {
+    const std::string path = state_path().string();
+    if (!std::filesystem::exists(state_path())) return;
+    const nlohmann::json text = parse_json(read_file(state_path()), path);
+    const JsonValue value(text, path);
+    value.require_schema(state_schema);
+    Tally earlier = tally_from_json(value.at("campaign"));
+    const Share& mine = share();
+    if (earlier.op != tally_.op || earlier.kernel != tally_.kernel || earlier.format != tally_.format)
+      throw InvalidInput(path + ": belongs to another operator, kernel or dtype; choose another --out");
+    if (earlier.seed != tally_.seed || earlier.shares.size() != 1 || earlier.shares[0].shard != mine.shard || earlier.shares[0].shards != mine.shards)
+      throw InvalidInput(path + ": was written with another seed or shard; repeat them or choose another --out");
+    tally_ = std::move(earlier);
   }
 
-  void save(const Report& report, std::uint64_t next) const {
-    write_report(*options_.out / "report.json", report);
-    nlohmann::json state = {{"seed", options_.seed}, {"shard", options_.shard}, {"shards", options_.shards}, {"next", next}};
-    write_file(state_path(), pretty(state));
-  }
+  void save_state() const { write_file(state_path(), pretty(nlohmann::json{{"schema", state_schema}, {"campaign", to_json(tally_)}})); }
 
   const CampaignOptions& options_;
   const OperatorReference& reference_;
   const Kernel& kernel_;
   Examiner examiner_;
   Report report_;
-  Best best_;
+  Tally tally_;
   const double limit_ = options_.seconds.value_or(options_.cases ? 1e18 : 10.0);
   Clock::time_point start_;
   mutable std::atomic<std::uint64_t> killed_{0};
@@ -384,49 +365,5 @@ Case campaign_case(const Signature& signature, Format format, std::uint64_t seed
 }
 
 bool campaign_reruns(std::uint64_t index) { return (index / 7) % rerun_every == 0; }
-
-Report merge_reports(const Report& a, const Report& b) {
-  Report merged = a;
-  merged.cases += b.cases;
-  merged.rows += b.rows;
-  merged.elements += b.elements;
-  merged.seconds += b.seconds;
-  merged.undecided += b.undecided;
-  merged.refused += b.refused;
-  merged.mistrusted += b.mistrusted;
-  merged.escalated += b.escalated;
-  if (merged.refusal.empty()) merged.refusal = b.refusal;
-  for (const auto& [property, count] : b.violation_counts) merged.violation_counts[property] += count;
-  for (const auto& [reached, count] : b.classes_reached) merged.classes_reached[reached] += count;
-  for (const auto& [output, worst] : b.worst) {
-    Worst& mine = merged.worst[output];
-    const std::uint64_t elements = mine.elements + worst.elements;
-    const double ratio = std::max(mine.bound_ratio, worst.bound_ratio);
-    const std::string ratio_witness = worst.bound_ratio > mine.bound_ratio ? worst.bound_witness : mine.bound_witness;
-    if (worst.ulp > mine.ulp || mine.witness.empty()) mine = worst;
-    mine.elements = elements;
-    mine.bound_ratio = ratio;
-    mine.bound_witness = ratio_witness;
-  }
-  for (const auto& [output, bias] : b.bias) {
-    Bias& mine = merged.bias[output];
-    const double total = static_cast<double>(mine.elements + bias.elements);
-    mine.mean_ulp = (mine.mean_ulp * static_cast<double>(mine.elements) + bias.mean_ulp * static_cast<double>(bias.elements)) / total;
-    mine.elements += bias.elements;
-  }
-  const auto larger = [](IndexRecord& mine, const IndexRecord& other) {
-    if (other.max && (!mine.max || *other.max > *mine.max)) mine = other;
-  };
-  larger(merged.gradient_sum_index, b.gradient_sum_index);
-  larger(merged.sum_index, b.sum_index);
-  for (const Violation& violation : b.violations) {
-    const bool known = std::any_of(merged.violations.begin(), merged.violations.end(), [&](const Violation& mine) {
-      return mine.property == violation.property && mine.kind == violation.kind && mine.output == violation.output;
-    });
-    if (!known) merged.violations.push_back(violation);
-  }
-  merged.verdict = verdict_word(merged);
-  return merged;
-}
 
 }  // namespace sumzero

@@ -31,9 +31,6 @@ struct CampaignOptions {
 /// Throws InvalidInput for unknown names or an unusable folder.
 Report run_campaign(const CampaignOptions& options);
 
-/// Merges the reports of disjoint shares of one campaign.
-Report merge_reports(const Report& a, const Report& b);
-
 /// Case number `index` that a campaign draws.
 Case campaign_case(const Signature& signature, Format format, std::uint64_t seed, std::uint64_t index);
 

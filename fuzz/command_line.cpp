@@ -4,19 +4,23 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "fuzz/batch.hpp"
 #include "fuzz/bench.hpp"
 #include "fuzz/campaign.hpp"
 #include "fuzz/examine.hpp"
 #include "fuzz/explain.hpp"
+#include "fuzz/merge.hpp"
 #include "fuzz/minimise.hpp"
 #include "fuzz/recipe.hpp"
 #include "fuzz/sumzero.hpp"
@@ -71,6 +75,45 @@ std::uint64_t parse_memory(const std::string& text) {
   if (scale < 0 || !(value > 0) || !(value * scale < 0x1p60))
     throw InvalidInput("--memory-limit '" + text + "' is not a size; write for example 512M or 4G");
   return static_cast<std::uint64_t>(value * scale);
+}
+
+/// A whole number of the environment; null when the variable is not set.
+std::optional<std::uint64_t> environment_number(const char* variable) {
+  const char* text = std::getenv(variable);
+  if (!text) return std::nullopt;
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), value);
+  if (error != std::errc() || *end) throw InvalidInput(fmt::format("{} is '{}'; it must be a whole number", variable, text));
+  return value;
+}
+
+/// Index and count of shards as the batch system that started this process gives them; a count of 0 where it gives none.
+std::pair<std::uint64_t, std::uint64_t> shard_of_environment() {
+  if (const auto task = environment_number("SLURM_ARRAY_TASK_ID")) {
+    const std::uint64_t first = environment_number("SLURM_ARRAY_TASK_MIN").value_or(0), step = environment_number("SLURM_ARRAY_TASK_STEP").value_or(1);
+    if (*task < first || step == 0) throw InvalidInput(fmt::format("SLURM_ARRAY_TASK_ID {} does not fit SLURM_ARRAY_TASK_MIN {} and SLURM_ARRAY_TASK_STEP {}", *task, first, step));
+    return {(*task - first) / step, environment_number("SLURM_ARRAY_TASK_COUNT").value_or(0)};
+  }
+  if (const auto index = environment_number("JOB_COMPLETION_INDEX")) return {*index, 0};  // Kubernetes
+  if (const auto number = environment_number("PARALLEL_SEQ"); number && *number > 0) return {*number - 1, 0};  // GNU parallel counts from 1
+  throw InvalidInput("--shard auto finds no SLURM_ARRAY_TASK_ID, JOB_COMPLETION_INDEX or PARALLEL_SEQ; write i/N");
+}
+
+std::pair<std::uint64_t, std::uint64_t> parse_shard(const std::string& text) {
+  std::pair<std::uint64_t, std::uint64_t> shard{0, 0};
+  const auto number = [&](std::string_view digits, std::uint64_t& to) {
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), to);
+    return error == std::errc() && end == digits.data() + digits.size() && !digits.empty();
+  };
+  const std::size_t slash = text.find('/');
+  const std::string index = text.substr(0, slash);
+  bool good = index == "auto" || number(index, shard.first);
+  if (index == "auto") shard = shard_of_environment();
+  if (slash != std::string::npos) good = good && number(std::string_view(text).substr(slash + 1), shard.second);
+  if (!good || shard.second == 0 || shard.first >= shard.second)
+    throw InvalidInput(fmt::format("--shard '{}'{} must be i/N with 0 <= i < N, or auto/N", text,
+                                   index == "auto" && good ? fmt::format(" means {} of {}; it", shard.first, shard.second) : ""));
+  return shard;
 }
 
 std::vector<Format> parse_formats(const std::string& text, const std::string& op, const std::string& kernel) {
@@ -168,7 +211,9 @@ struct FuzzCommand {
     app.add_option("--cases", cases, "Case limit")->check(CLI::PositiveNumber);
     app.add_option("--seed", options.seed, "Seed; the same seed gives the same cases")->capture_default_str();
     app.add_option("--threads", options.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
-    app.add_option("--shard", shard, "i/N: take the i-th of N disjoint shares, 0 <= i < N");
+    app.add_option("--shard", shard,
+                   "i/N: take the i-th of N disjoint shares, 0 <= i < N; auto/N, or auto in a Slurm array: i from the environment (Slurm, "
+                   "Kubernetes Indexed Job, GNU parallel); results go to OUT/i-of-N, see `sumzero merge`");
     app.add_option("--out", out, "Folder for report, witnesses and state");
     app.add_flag("--resume", options.resume, "Go on where the folder's state ends");
     workers.add(app);
@@ -178,14 +223,8 @@ struct FuzzCommand {
   Exit run() {
     if (!time.empty()) options.seconds = parse_seconds(time, "--time");
     if (cases > 0) options.cases = cases;
-    if (!shard.empty()) {
-      unsigned long long i = 0, n = 0;
-      int used = 0;
-      if (std::sscanf(shard.c_str(), "%llu/%llu%n", &i, &n, &used) != 2 || used != static_cast<int>(shard.size()) || n == 0 || i >= n)
-        throw InvalidInput("--shard '" + shard + "' must be i/N with 0 <= i < N");
-      options.shard = i;
-      options.shards = n;
-    }
+    if (!shard.empty()) std::tie(options.shard, options.shards) = parse_shard(shard);
+    if (options.shards > 1 && !out.empty()) out = (fs::path(out) / fmt::format("{}-of-{}", options.shard, options.shards)).string();
     if (options.resume && out.empty()) throw InvalidInput("--resume needs --out, the folder to go on from");
     Registry::global().operator_named(options.op);
     if (!out.empty()) workers.options.running = fs::path(out) / "running";
@@ -278,6 +317,24 @@ std::vector<Report> reports_below(const std::vector<std::string>& places) {
   }
   return reports;
 }
+
+struct MergeCommand {
+  std::vector<std::string> places;
+  std::string out;
+  Outputs outputs;
+  void add(CLI::App& app) {
+    app.add_option("reports", places, "Folders or report.json files of the shares")->required();
+    app.add_option("-o,--out", out, "Folder for the merged report and its witnesses; what it holds already is merged too")->required();
+    outputs.add(app);
+  }
+  Exit run() {
+    const std::vector<Report> reports = merge_campaigns({places.begin(), places.end()}, out);
+    if (!outputs.quiet)
+      for (const Report& report : reports) std::cout << terminal_summary(report) << std::flush;
+    outputs.write(reports);
+    return worst_exit(reports);
+  }
+};
 
 /// Errors of today's kernels at the witnesses that the baseline stored, where the reports' folders still hold them.
 std::map<BaselineKey, WitnessErrors> remeasure(const Baseline& baseline, const std::vector<std::string>& places) {
@@ -435,14 +492,23 @@ Exit list(const std::string& json_path) {
     text += fmt::format("{}\n  {}\n", signature.name, signature.summary);
     nlohmann::json entry = {{"name", signature.name}, {"summary", signature.summary}};
     entry["inputs"] = entry["outputs"] = entry["attributes"] = entry["kernels"] = nlohmann::json::array();
+    const std::span<const std::string_view> axes = axis_names(signature.axes);
+    entry["axes"] = axes;
+    const auto axes_text = [&](Shape shape) {
+      std::vector<std::string_view> names;
+      for (const std::size_t axis : axes_of(shape)) names.push_back(axes[axis]);
+      return names;
+    };
     std::string inputs, outputs;
     for (const InputSpec& spec : signature.inputs) {
-      inputs += (inputs.empty() ? "" : ", ") + spec.name + (spec.optional ? " (optional)" : "");
-      entry["inputs"].push_back({{"name", spec.name}, {"optional", spec.optional}});
+      const std::vector<std::string_view> names = axes_text(spec.shape);
+      inputs += fmt::format("{}{}[{}]{}", inputs.empty() ? "" : ", ", spec.name, fmt::join(names, ", "), spec.optional ? " (optional)" : "");
+      entry["inputs"].push_back({{"name", spec.name}, {"optional", spec.optional}, {"axes", names}});
     }
     for (const OutputSpec& spec : signature.outputs) {
-      outputs += (outputs.empty() ? "" : ", ") + spec.name;
-      nlohmann::json bound = {{"name", spec.name}};
+      const std::vector<std::string_view> names = axes_text(spec.shape);
+      outputs += fmt::format("{}{}[{}]", outputs.empty() ? "" : ", ", spec.name, fmt::join(names, ", "));
+      nlohmann::json bound = {{"name", spec.name}, {"axes", names}};
       for (const Kernel* kernel : Registry::global().kernels(signature.name))
         if (kernel->supports(Format::f32) && kernel->offers(spec.name)) {
           const Judge judge(*reference, *kernel, Format::f32);
@@ -499,6 +565,9 @@ int run(int argc, char** argv) {
   GateCommand gate_command;
   CLI::App* gate_app = app.add_subcommand("gate", "Judge reports against bounds, invariants and a baseline");
   gate_command.add(*gate_app);
+  MergeCommand merge;
+  CLI::App* merge_app = app.add_subcommand("merge", "Join the reports of shares of a campaign");
+  merge.add(*merge_app);
   ReportCommand report;
   CLI::App* report_app = app.add_subcommand("report", "Summarise reports as Markdown, JSON, JUnit XML or SARIF");
   report.add(*report_app);
@@ -555,11 +624,13 @@ int run(int argc, char** argv) {
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, on_crash);
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error of write, with a sentence
 
   if (*fuzz_app) return static_cast<int>(fuzz.run());
   if (*generate_app) return static_cast<int>(generate.run());
   if (*check_app) return static_cast<int>(check.run());
   if (*gate_app) return static_cast<int>(gate_command.run());
+  if (*merge_app) return static_cast<int>(merge.run());
   if (*report_app) return static_cast<int>(report.run());
   if (*replay_app) return static_cast<int>(witness.replay());
   if (*minimise_app) return static_cast<int>(witness.minimise_case());

@@ -8,15 +8,9 @@
 #include "oracle/judge.hpp"
 #include "oracle/kernel/guarded_run.hpp"
 #include "oracle/properties.hpp"
+#include "oracle/tally.hpp"
 
 namespace sumzero {
-
-/// What identifies a violation while its case shrinks.
-struct Complaint {
-  std::string property, kind, output;
-  bool operator==(const Complaint&) const = default;
-  auto operator<=>(const Complaint&) const = default;
-};
 
 struct Examination {
   GuardedRun run;

@@ -1,6 +1,7 @@
 #include "oracle/file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -79,6 +80,31 @@ std::string read_file(const fs::path& path) {
   text.resize(filled);
   return text;
 }
+
+FolderLock::FolderLock(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error)
+    throw InvalidInput(folder.string() + ": cannot be created (" + error.message() + "); choose another folder");
+  file_ = ::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (file_ < 0) throw InvalidInput(folder.string() + ": cannot be written (" + because() + "); choose a folder that can be");
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0) {
+    const bool taken = errno == EWOULDBLOCK;
+    const std::string reason = because();
+    ::close(file_);
+    throw InvalidInput(folder.string() + (taken ? ": another run writes here; wait for it or choose another --out"
+                                                : ": cannot be locked (" + reason + "); choose another folder"));
+  }
+  for (const fs::path& place : {folder, folder / "witness"})
+    for (fs::directory_iterator entry(place, error), end; !error && entry != end; entry.increment(error)) {
+      const std::string file_name = entry->path().filename().string();
+      if (!file_name.starts_with('.') || !file_name.ends_with(".tmp")) continue;
+      std::error_code ignored;
+      fs::remove(entry->path(), ignored);
+    }
+}
+
+FolderLock::~FolderLock() { ::close(file_); }
 
 void write_file(const fs::path& path, std::string_view text) {
   if (already_holds(path, text)) return;

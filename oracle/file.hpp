@@ -20,4 +20,17 @@ std::string read_file(const std::filesystem::path& path);
 /// that already holds `text` is left alone. Throws InvalidInput when the folder cannot be written.
 void write_file(const std::filesystem::path& path, std::string_view text);
 
+/// Keeps other runs out of a folder until it is destroyed or the process ends; creates the folder, and removes what killed
+/// runs left half written. Throws InvalidInput when another run has the folder, or it cannot be written.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int file_ = -1;
+};
+
 }  // namespace sumzero

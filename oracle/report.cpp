@@ -168,7 +168,8 @@ json to_json(const Report& report) {
           {"escalated", report.escalated},
           {"refusal", text_json(report.refusal)},
           {"environment", object_json(report.environment, text_json)},
-          {"contract", object_json(report.contract, text_json)}};
+          {"contract", object_json(report.contract, text_json)},
+          {"campaign", report.tally ? to_json(*report.tally) : json(nullptr)}};
 }
 
 Report report_from_json(const json& raw, const std::string& source) {
@@ -206,6 +207,7 @@ Report report_from_json(const json& raw, const std::string& source) {
   report.refusal = value.at("refusal").text();
   report.environment = map_from<std::string>(value.at("environment"), text_of);
   report.contract = map_from<std::string>(value.at("contract"), text_of);
+  if (const JsonValue tally = value.at("campaign"); !tally.raw().is_null()) report.tally = tally_from_json(tally);
   return report;
 }
 

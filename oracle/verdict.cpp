@@ -45,6 +45,20 @@ std::vector<std::string> Report::classes_missing() const {
   return missing;
 }
 
+void Report::count(const Tally& tally) {
+  const Share total = tally.total();
+  cases = total.cases, rows = total.rows, elements = total.elements, seconds = total.seconds;
+  undecided = total.undecided, refused = total.refused, mistrusted = total.mistrusted, escalated = total.escalated;
+  for (const auto& [property, count] : total.violation_counts) violation_counts[property] = count;
+  classes_reached = total.classes_reached;
+  bias.clear();
+  for (const auto& [output, elements_judged] : total.judged) {
+    worst[output].elements = elements_judged;
+    bias[output] = {total.signed_ulps.at(output) / static_cast<double>(elements_judged), elements_judged};
+  }
+  if (const auto first = tally.words.find(std::string(name(Verdict::refused))); first != tally.words.end()) refusal = first->second.text;
+}
+
 Exit Report::exit_code() const {
   Exit code = Exit::pass;
   const auto raise = [&](bool applies, Exit to) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "oracle/tally.hpp"
 #include "reference/case.hpp"
 
 namespace sumzero {
@@ -108,6 +109,10 @@ struct Report {
   std::string refusal;                         ///< reason of the first refusal
   std::map<std::string, std::string> environment;  ///< cpu, target, compiler, flags, versions
   std::map<std::string, std::string> contract; ///< printable contract of the kernel
+  std::optional<Tally> tally;                  ///< what the counts and records come from; needed to merge
+
+  /// Counts and means of the tally.
+  void count(const Tally& tally);
 
   std::vector<std::string> classes_missing() const;
   Exit exit_code() const;

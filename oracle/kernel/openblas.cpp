@@ -111,6 +111,7 @@ void attention(const Row<T>& row) {
 Contract openblas_contract(Format storage) {
   Contract claim = Registry::global().kernel_named("softmax", "fast.plain", storage).contract(storage);
   claim.summation = {};
+  claim.pivoted = true;  // softmax takes upstream relative to the key of the largest logit
   claim.monotone = false;
   claim.policies = false;
   claim.note = "matrix products in OpenBLAS's order, softmax by fast.plain";

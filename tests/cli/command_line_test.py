@@ -2,6 +2,8 @@
 """The command line as a user meets it: command_line_test.py <path of sumzero>."""
 import json
 import os
+import random
+import resource
 import re
 import signal
 import subprocess
@@ -29,6 +31,14 @@ TEACHER = {
 
 def sumzero(*arguments, timeout=120):
     return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=timeout)
+
+
+def timeless(report):
+    """The report without the time that it took."""
+    report["seconds"] = 0
+    for share in report["campaign"].get("shares", []):
+        share["seconds"] = 0
+    return report
 
 
 def changed(case, **fields):
@@ -78,14 +88,16 @@ class Listing(CommandLine):
         names = [operator["name"] for operator in document["operators"]]
         self.assertEqual(names, sorted(names))
         for name in ["softmax", "log_softmax", "logsumexp", "softmax.state", "softmax.merge", "softmax.online", "softmax.scaled_masked",
-                     "cross_entropy", "cross_entropy.soft", "kl_forward", "kl_reverse", "jsd"]:
+                     "cross_entropy", "cross_entropy.soft", "kl_forward", "kl_reverse", "jsd", "sdpa", "sdpa.merge"]:
             self.assertIn(name, names)
             self.assertIn(name + "\n", text)
         for operator in document["operators"]:
-            for key in ["summary", "inputs", "outputs", "attributes", "kernels", "strata"]:
+            for key in ["summary", "axes", "inputs", "outputs", "attributes", "kernels", "strata"]:
                 self.assertTrue(key in operator, key)
+            for tensor in operator["inputs"] + operator["outputs"]:
+                self.assertLessEqual(set(tensor["axes"]), set(operator["axes"]))
             self.assertTrue(any(KERNEL in [kernel["name"], *kernel["aliases"]] for kernel in operator["kernels"])
-                            or operator["name"] in ("softmax.state", "softmax.merge", "softmax.online"), operator["name"])
+                            or operator["name"] in ("softmax.state", "softmax.merge", "softmax.online", "sdpa.merge"), operator["name"])
             # An output that no kernel computes is listed without its theorem.
             bounded = [output for output in operator["outputs"] if "theorem" in output]
             self.assertTrue(bounded, operator["name"])
@@ -137,11 +149,9 @@ class Fuzzing(CommandLine):
         self.assertTrue(sarif["runs"][0]["results"])
 
     def test_the_same_seed_repeats(self):
-        def timeless(name, threads):
-            report = self.fuzz(self.folder / name, "-q", "--threads", threads, cases=60)
-            report.pop("seconds")
-            return report
-        self.assertEqual(timeless("a", 1), timeless("b", 2))
+        def run(name, threads):
+            return timeless(self.fuzz(self.folder / name, "-q", "--threads", threads, cases=60))
+        self.assertEqual(run("a", 1), run("b", 2))
 
     def test_quiet_is_quiet(self):
         result = sumzero("fuzz", "softmax", "--kernel", KERNEL, "--cases", 5, "-q")
@@ -161,11 +171,87 @@ class Fuzzing(CommandLine):
         self.fuzz(part, "-q", cases=50)
         resumed = self.fuzz(part, "-q", "--resume", cases=100)
         straight = self.fuzz(self.folder / "whole", "-q", cases=100)
-        for key in ["cases", "rows", "elements", "violation_counts"]:
-            self.assertEqual(resumed[key], straight[key], key)
-        for output, worst in straight["worst"].items():
-            self.assertEqual(resumed["worst"][output]["ulp"], worst["ulp"])
+        self.assertEqual(timeless(resumed), timeless(straight))
         self.refused("fuzz", "cross_entropy", "--kernel", KERNEL, "--cases", 100, "--out", part, "--resume", "--seed", 2, names="seed")
+
+    def test_a_killed_campaign_goes_on(self):
+        straight = self.fuzz(self.folder / "whole", "-q", cases=1500)
+        out, dice = self.folder / "killed", random.Random(7)
+        command = [BINARY, "fuzz", "cross_entropy", "--kernel", KERNEL, "--cases", "1500", "--out", str(out), "-q", "--resume"]
+        for _ in range(6):
+            process = subprocess.Popen(command)
+            time.sleep(dice.uniform(0.01, 0.6))
+            process.kill()
+            process.wait()
+        # What a kill left half written goes with the next run.
+        (out / ".report.json.1.0.tmp").write_text("{")
+        self.succeeds(1, *command[1:])
+        self.assertEqual(timeless(json.loads((out / "report.json").read_text())), timeless(straight))
+        self.assertEqual([path.name for path in out.rglob("*.tmp")], [])
+
+    def test_two_campaigns_in_one_folder(self):
+        out = self.folder / "shared"
+        process = subprocess.Popen([BINARY, "fuzz", "softmax", "--time", "60s", "--out", str(out), "-q"])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        time.sleep(1)
+        self.refused("fuzz", "softmax", "--cases", 1, "--out", out, names="another run writes here")
+        self.refused("merge", out, "-o", out, names="another run writes here")
+
+    def test_a_full_disk_costs_nothing_that_was_kept(self):
+        out = self.folder / "full"
+        before = self.fuzz(out, "-q", cases=100)
+        result = subprocess.run([BINARY, "fuzz", "cross_entropy", "--kernel", KERNEL, "--cases", "200", "--out", str(out), "-q", "--resume"],
+                                capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500)))
+        self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (2, "", 1), result.stderr)
+        self.assertIn("make room", result.stderr)
+        self.assertEqual(json.loads((out / "report.json").read_text()), before)
+        self.assertEqual(timeless(self.fuzz(out, "-q", "--resume", cases=200)), timeless(self.fuzz(self.folder / "whole", "-q", cases=200)))
+
+    def test_merged_shards_are_one_run(self):
+        straight, shards, out = self.fuzz(self.folder / "whole", "-q", cases=150), self.folder / "shards", self.folder / "merged"
+        systems = [("JOB_COMPLETION_INDEX", {"JOB_COMPLETION_INDEX": "0"}, "auto/3"), ("GNU parallel", {"PARALLEL_SEQ": "2"}, "auto/3"),
+                   ("Slurm", {"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_STEP": "2", "SLURM_ARRAY_TASK_COUNT": "3"}, "auto")]
+        for name, variables, shard in systems:
+            with self.subTest(system=name):
+                result = subprocess.run([BINARY, "fuzz", "cross_entropy", "--kernel", KERNEL, "--cases", "50", "--shard", shard, "--out", str(shards), "-q"],
+                                        capture_output=True, text=True, env={**os.environ, **variables})
+                self.assertEqual((result.returncode, result.stderr), (1, ""))
+        self.assertEqual(sorted(path.name for path in shards.iterdir()), ["0-of-3", "1-of-3", "2-of-3"])
+        # Killed at any moment, a merge can be run again.
+        dice = random.Random(3)
+        for _ in range(8):
+            process = subprocess.Popen([BINARY, "merge", str(shards), "-o", str(out), "-q"])
+            time.sleep(dice.uniform(0, 0.03))
+            process.kill()
+            process.wait()
+        self.succeeds(1, "merge", shards, "-o", out)
+        merged = json.loads((out / "report.json").read_text())
+        for report in (merged, straight):
+            report["campaign"].pop("shares")
+        for output, bias in merged.pop("bias").items():
+            self.assertAlmostEqual(bias["mean_ulp"], straight["bias"][output]["mean_ulp"], delta=1e-12 * straight["worst"][output]["ulp"])
+        straight.pop("bias")
+        self.assertEqual(timeless(merged), timeless(straight))
+        # Every witness came along, and merging again changes no byte.
+        named = {violation["witness"] for violation in merged["violations"]} | {worst["witness"] for worst in merged["worst"].values()}
+        self.assertLessEqual(named, {path.stem for path in (out / "witness").iterdir()})
+        before = (out / "report.json").read_bytes()
+        self.succeeds(1, "merge", shards / "1-of-3", "-o", out)
+        self.assertEqual((out / "report.json").read_bytes(), before)
+        # Faults.
+        witness = next((shards / "0-of-3/witness").iterdir())
+        other = next(path for path in (shards / "1-of-3/witness").iterdir() if path.name != witness.name)
+        for path in shards.rglob("witness/*.json"):
+            path.write_bytes(other.read_bytes())
+        self.refused("merge", shards, "-o", self.folder / "again", names="does not hold the case")
+        (shards / "1-of-3/report.json").unlink()
+        self.refused("merge", shards, "-o", self.folder / "again", names=["1-of-3", "was not finished", "--resume"])
+        self.refused("merge", self.folder / "none", "-o", out, names="no such file")
+        self.assertEqual((out / "report.json").read_bytes(), before)
+        for variables, shard in [({}, "auto/3"), ({"PARALLEL_SEQ": "5"}, "auto/3"), ({"SLURM_ARRAY_TASK_ID": "x"}, "auto"), ({"JOB_COMPLETION_INDEX": "0"}, "auto")]:
+            result = subprocess.run([BINARY, "fuzz", "softmax", "--cases", "1", "--shard", shard], capture_output=True, text=True, env={**os.environ, **variables})
+            self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
 
     def test_time_limit_and_shards(self):
         start = time.monotonic()

@@ -19,6 +19,11 @@ COLLAPSE = {"schema": "sumzero-case/1", "operator": "cross_entropy", "storage": 
             "inputs": {"label": {"format": "index", "shape": [1], "data": [0]}, "x": {"format": "f32", "shape": [1, 2], "data": [17, 0]}}}
 AGREE = {"schema": "sumzero-case/1", "operator": "kl_forward", "storage": "f32", "extents": [1, 3],
          "inputs": {name: {"format": "f32", "shape": [1, 3], "data": [1, 2, 3]} for name in "st"}}
+# q = 40 against keys 1 and 0: all of gq is in the tail, exp(-40).
+ATTENTION = {"schema": "sumzero-case/1", "operator": "sdpa", "storage": "f32", "extents": [1] * 4 + [2, 1, 1],
+             "inputs": {name: {"format": "f32", "shape": [1, 1, len(data), 1], "data": data}
+                        for name, data in {"q": [40], "k": [1, 0], "v": [1, 2], "go": [1]}.items()}}
+EMPTY = {**ATTENTION, "inputs": {**ATTENTION["inputs"], "mask": {"format": "bool", "shape": [1, 1, 1, 2], "data": [0, 0]}}}
 # Rows padded, classes backwards, first element last.
 STRIDED = {"schema": "sumzero-case/1", "operator": "softmax", "storage": "f32", "extents": [2, 2],
            "inputs": {"x": {"format": "f32", "shape": [2, 2], "strides": [3, -1], "offset": 1, "elements": 6, "data": [1, 2, 9, 4, 3, 9]}}}
@@ -34,9 +39,13 @@ class Doors(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.folder = Path(directory.name)
 
-    def sumzero(self, code, *arguments):
+    @staticmethod
+    def run_tool(*arguments):
         environment = {**os.environ, "SUMZERO_PYTHON": PYTHON}
-        result = subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=120, env=environment)
+        return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, timeout=120, env=environment)
+
+    def sumzero(self, code, *arguments):
+        result = self.run_tool(*arguments)
         self.assertEqual(result.returncode, code, f"{arguments}\n{result.stdout}\n{result.stderr}")
         return result
 
@@ -211,6 +220,16 @@ class Python(Doors):
         self.assertGreater(report["violation_counts"]["gradient sum"], 0)
         self.assertTrue((out / "bf16/report.json").exists())
 
+    def test_numpy_attention(self):
+        kernel, out = TESTS / "consumer/python/numpy_sdpa.py", self.folder / "out"
+        self.sumzero(0, "replay", self.write("attention.json", ATTENTION), "--kernel", kernel)
+        self.sumzero(0, "replay", self.write("empty.json", EMPTY), "--kernel", kernel)
+        # It takes no causal order, window, softcap or sink: refused, and so inconclusive or a finding, never a pass.
+        self.assertIn(self.run_tool("fuzz", "sdpa", "--kernel", kernel, "--cases", 100, "--out", out).returncode, (1, 4))
+        report = json.loads((out / "report.json").read_text())
+        self.assertGreater(report["refused"], 0)
+        self.assertLess(report["refused"], 100)
+
     def test_conversions_of_bf16(self):
         # 0x1.01p0 is halfway between 1 and 1 + 2^-7: to even, 1. 0x1.03p0 goes up to 1 + 2^-6.
         subprocess.run([PYTHON, "-c", """
@@ -250,6 +269,11 @@ assert 'temperature' in fails(ValueError, 'softmax', {'x': x}, {'p': bad}, tempe
 collapsed = numpy.array([[0, numpy.exp(-17.0)]], dtype=numpy.float32)
 text = fails(AssertionError, 'cross_entropy', {'x': x[:1], 'label': numpy.array([0])}, {'gx': collapsed}, reduction='sum')
 assert 'collapse' in text, text
+q, k, v = (numpy.array(x, dtype=numpy.float32).reshape(1, 1, -1, 1) for x in ([40], [1, 0], [1, 2]))
+sumzero.assert_within_bound('sdpa', {'q': q, 'k': k, 'v': v}, {'o': v[:, :, :1]})
+sumzero.assert_within_bound('sdpa', {'q': q, 'k': k, 'v': v, 'go': q / q}, {'gq': numpy.float32(-numpy.exp(-40.0)).reshape(q.shape)})
+assert 'gq' in fails(AssertionError, 'sdpa', {'q': q, 'k': k, 'v': v, 'go': q / q}, {'gq': 0 * q}, contract={'pivoted': True})
+assert 'kv_heads' in fails(ValueError, 'sdpa', {'q': q, 'k': k[0], 'v': v}, {'o': q})
 """], check=True, env=self.python_path())
 
 
@@ -277,6 +301,13 @@ class Torch(Doors):
         broken = [v for v in report["violations"] if v["property"] == "exact zero"]
         self.assertTrue(broken)
         self.sumzero(1, "replay", out / "witness" / f"{broken[0]['witness']}.json", "--kernel", kernel)
+
+    def test_attention_collapses(self):
+        kernel = TESTS / "consumer/python/torch_sdpa.py"
+        self.verdict(1, kernel, "gradient sum (collapse): gk", ATTENTION)
+        ordinary = json.loads(json.dumps(ATTENTION))
+        ordinary["inputs"]["q"]["data"] = [0.5]
+        self.verdict(0, kernel, "pass", ordinary)
 
 
 if __name__ == "__main__":

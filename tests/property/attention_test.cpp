@@ -1,4 +1,4 @@
-// Facts and limits of attention: the identities U2 to U5 of row-stochastic attention, W1 to W7, merges and policies.
+// Facts and limits of attention: the identities U2 to U5 of row-stochastic attention, W1 to W8, merges and policies.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -243,6 +243,28 @@ TEST(Attention, SymmetriesLeaveTheOutput) {
     EXPECT_TRUE(meet(base.at("o", i), other.at("o", i)));
     EXPECT_TRUE(meet(base.at("o", i), shifted.at("o", i)));
     EXPECT_TRUE(meet(base.at("o", i) + Enclosure(16.0), lifted.at("o", i)));
+  }
+}
+
+/// W8: dp/da = diag(p) - p p^T. With V and go the identity, row i of it is the gradient of a bias at query i.
+TEST(Attention, JacobianOfARowIsSymmetricAndPositiveSemidefinite) {
+  const WorkingPrecision precision(256);
+  constexpr std::int64_t keys = 5;
+  std::vector<double> identity(keys * keys);
+  for (std::size_t i = 0; i < keys; ++i) identity[i * keys + i] = 1;
+  Case input = one_head(keys, keys, 2, keys, {1.5, -2}, {1, 2, -1, 0.5, 3, -2, 40, 1, 0, 0}, identity);
+  input.inputs["go"] = tensor({1, 1, keys, keys}, identity);
+  const Exact exact(input);
+  const auto jacobian = [&](std::size_t i, std::size_t j) -> const Enclosure& { return exact.at("gbias", i * keys + j); };
+  for (std::size_t i = 0; i < keys; ++i) {
+    Enclosure sum;
+    for (std::size_t j = 0; j < keys; ++j) {
+      EXPECT_TRUE(meet(jacobian(i, j), jacobian(j, i)));
+      // Negative off the diagonal with zero row sums: diagonally dominant, so positive semidefinite.
+      if (i != j) { EXPECT_LT(midpoint_hint(jacobian(i, j)), 0); }
+      sum = sum + jacobian(i, j);
+    }
+    EXPECT_TRUE(contains(sum, 0.0));
   }
 }
 

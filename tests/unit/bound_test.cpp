@@ -33,7 +33,7 @@ Quantities random_quantities(const Signature& signature, const OutputSpec& outpu
     q.arrays.emplace_back(n);
     for (double& v : q.arrays.back()) v = engine() % 6 == 0 ? 0 : next();
   }
-  q.exact.resize(output.shape == Shape::row ? n : 1);
+  q.exact.resize(output.shape == Shape::row || signature.axes == Axes::attention ? n : 1);
   for (double& v : q.exact) v = next();
   return q;
 }
@@ -54,6 +54,9 @@ class Definition {
                   {"c_x", contract.expm1_error},
                   {"shift", contract.compensated_shift ? 0.0 : 1.0},
                   {"reciprocal", contract.reciprocal ? 1.0 : 0.0},
+                  {"tile", contract.key_tile > 0 ? contract.key_tile : 0x1p62},
+                  {"pivoted", contract.pivoted ? 1.0 : 0.0},
+                  {"unpivoted", contract.pivoted ? 0.0 : 1.0},
                   {"n", static_cast<double>(q.n)},
                   {"h", contract.summation.height(static_cast<double>(q.n - 1))},
                   {"h_n", contract.summation.height(static_cast<double>(q.n))}};
@@ -72,6 +75,7 @@ class Definition {
     }
     Enclosure value = at(tree[1], j);
     if (op == "log") return midpoint_hint(value) > 1 ? log(value) : Enclosure(0.0);
+    if (op == "height") return Enclosure(contract_.summation.height(midpoint_hint(value)));
     if (op == "rel") return expm1(value * Enclosure(constants_.at(tree.size() == 3 ? tree[2].get<std::string>() : "u")));
     for (std::size_t i = 2; i < tree.size(); ++i) {
       const Enclosure right = at(tree[i], j);
@@ -122,7 +126,8 @@ std::vector<Contract> contracts() {
   fancy.accumulator = Format::f64;
   fancy.exp_error = 2, fancy.log_error = 1.5, fancy.expm1_error = 3;
   fancy.summation = {SummationTree::Kind::lanes, 16, 16};
-  fancy.flush_to_zero = fancy.compensated_shift = fancy.reciprocal = true;
+  fancy.flush_to_zero = fancy.compensated_shift = fancy.reciprocal = fancy.pivoted = true;
+  fancy.key_tile = 64;
   return {plain, fancy};
 }
 
@@ -149,6 +154,11 @@ Comparison compare_all(double scale) {
             bound.evaluate(n, q.scalars, q.arrays, q.exact, {}, result);
             EXPECT_EQ(result.size(), q.exact.size());
             for (std::size_t j = 0; j < result.size(); ++j) compare(result[j] * scale, definition.at(entry["bound"], j), comparison);
+            EXPECT_EQ(bound.has_sum_entries(), entry.contains("sum_entries"));
+            if (entry.contains("sum_entries")) {
+              bound.evaluate_sum_entries(n, q.scalars, q.arrays, q.exact, {}, result);
+              for (std::size_t j = 0; j < result.size(); ++j) compare(result[j] * scale, definition.at(entry["sum_entries"], j), comparison);
+            }
             EXPECT_EQ(bound.has_sum_bound(), entry.contains("sum_bound"));
             if (entry.contains("sum_bound")) {
               // There `exact` is the total.

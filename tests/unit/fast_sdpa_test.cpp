@@ -2,6 +2,7 @@
 // properties that their contracts state.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -358,6 +359,27 @@ TEST(TextbookSdpa, AgreesWithPlainLoops) {
       ASSERT_EQ(difference(input, run(name, input), Format::f64), "") << name << ", round " << round;
     }
   }
+}
+
+// Attention by OpenBLAS, where it is built: right, and refusing what it does not have.
+TEST(OpenBlasSdpa, AgreesWithPlainLoops) {
+  const std::vector<const Kernel*> all = Registry::global().kernels("sdpa");
+  const auto found = std::find_if(all.begin(), all.end(), [](const Kernel* kernel) { return kernel->name == "openblas"; });
+  if (found == all.end()) GTEST_SKIP() << "built without OpenBLAS";
+  Random random(10);
+  int refused = 0;
+  for (int round = 0; round < 40; ++round) {
+    Case input = random_case(random, Format::f64);
+    try {
+      std::vector<Tensor> outputs = run(**found, input), complete = run("fast", input);
+      for (const char* name : {"o", "gq", "gk", "gv"}) complete[output(name)] = outputs[output(name)];
+      ASSERT_EQ(difference(input, complete, Format::f64), "") << "round " << round;
+    } catch (const Refused&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_LT(refused, 40);
 }
 
 // Attention over all keys is the merge of attention over two parts of them.

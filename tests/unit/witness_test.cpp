@@ -291,7 +291,7 @@ TEST(Witness, MalformedFieldsAreNamed) {
       {"\"extents\": [1, 2]", "\"extents\": [0, 2]", "field extents[0]: 0 is outside"},
       {"\"extents\": [1, 2]", "\"extents\": [1, 2e0]", "whole number"},
       {"\"extents\": [1, 2]", "\"extents\": [1, 18446744073709551615]", "whole number"},
-      {"\"extents\": [1, 2]", "\"extents\": [1]", "two extents"},
+      {"\"extents\": [1, 2]", "\"extents\": [1]", "needs the 2 extents rows, classes"},
       {"\"extents\": [1, 2]", "\"extents\": {}", "field extents: is an object"},
       {"\"extents\": [1, 2]", "\"extents\": [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "17 axes"},
       {"\"extents\": [1, 2]", "\"extents\": [1, 3]", "shape [1, 2]"},

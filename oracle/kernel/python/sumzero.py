@@ -245,6 +245,19 @@ def _storage(arrays, given):
     raise ValueError("no input has a floating dtype; give dtype='f32' or another")
 
 
+def _extents(operator, inputs):
+    """Extents of the operator's axes, in order, from the shapes of its inputs; 1 where no input has the axis."""
+    extents = {}
+    for spec in operator["inputs"]:
+        shape = inputs[spec["name"]].shape if spec["name"] in inputs else None
+        if shape is not None and len(shape) != len(spec["axes"]):
+            raise ValueError(f"input '{spec['name']}' has shape {list(shape)}; it must have the axes [{', '.join(spec['axes'])}]")
+        if shape is not None:
+            for axis, extent in zip(spec["axes"], shape):
+                extents.setdefault(axis, extent)
+    return [extents.get(axis, 1) for axis in operator["axes"]]
+
+
 def assert_within_bound(op, inputs, outputs, dtype=None, contract=None, **attributes):
     """Raises AssertionError unless every output is within the bound that follows from the contract and every exact property holds.
 
@@ -259,11 +272,9 @@ def assert_within_bound(op, inputs, outputs, dtype=None, contract=None, **attrib
     if op not in _operators():
         raise ValueError(f"unknown operator {op!r}; known: {', '.join(_operators())}")
     storage = _storage(inputs.values(), dtype)
-    matrices = [value.shape for value in inputs.values() if value.ndim == 2]
-    if not matrices:
-        raise ValueError("no input has two axes, rows and classes; give arrays of shape [rows, classes]")
+    extents = _extents(_operators()[op], inputs)
     formats = {"float64": "f64", "float32": "f32", "float16": "f16", "uint16": "bf16", "int64": "index", "bool": "bool", "uint8": "bool"}
-    case = {"schema": "sumzero-case/1", "operator": op, "storage": storage, "extents": list(matrices[0]), "attributes": attributes, "inputs": {}}
+    case = {"schema": "sumzero-case/1", "operator": op, "storage": storage, "extents": extents, "attributes": attributes, "inputs": {}}
     for name, value in inputs.items():
         if value.dtype.name not in formats:
             raise ValueError(f"input '{name}' has dtype {value.dtype}; it must be one of {', '.join(formats)}")
