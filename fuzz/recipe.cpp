@@ -61,7 +61,8 @@ struct Logits {
     } else if (s == "underflow") {
       // Tail terms around the smallest normal and the smallest subnormal of exp.
       const double normal = accumulator_of(storage) == Format::f64 ? 708.4 : 87.34;
-      for (double& v : x) v = -random.uniform(normal - 2, underflow_gap(storage) + 2);
+      const double least = recipe.variant % 3 == 2 ? underflow_gap(storage) : normal - 2;  // or all of it beyond
+      for (double& v : x) v = -random.uniform(least, underflow_gap(storage) + 2);
       x[place(n)] = 0;
     } else if (s == "ties") {
       const double value = recipe.variant % 3 == 0 ? 0.0 : sigma() * random.normal();
@@ -273,7 +274,7 @@ Case expand(const Recipe& recipe, const Signature& signature, Format storage) {
             std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return x[a] > x[b]; });
             label = static_cast<std::int64_t>(order[std::min<std::size_t>(static_cast<std::size_t>(rank), n - 1)]);
           }
-          const bool ignored = recipe.stratum == "label" && (recipe.variant % 4 == 0 ? true : random.chance(0.4));
+          const bool ignored = recipe.stratum == "label" && (recipe.variant % 4 == 0 || row == 1 || random.chance(0.4));
           const auto ignore_value = static_cast<std::int64_t>(attributes[static_cast<std::size_t>(ignore)]);
           const bool spare_first = recipe.variant % 4 != 0 && row == 0;
           if (ignored && !spare_first) {
@@ -309,7 +310,7 @@ Case expand(const Recipe& recipe, const Signature& signature, Format storage) {
         break;
       case Role::weights:
         // Labels, weights and ignored rows meet in defects of the mean.
-        if (recipe.stratum != "weights" && !(recipe.options & 2) && !(recipe.stratum == "label" && recipe.options & 1)) continue;
+        if (recipe.stratum != "weights" && !(recipe.options & 2) && !(recipe.stratum == "label" && recipe.variant % 5 < 3)) continue;
         for (std::int64_t i = 0; i < count; ++i) tensor.set(i, sparse_weights && count > 1 && i == 0 ? 0.5 : std::exp2(random.uniform(-4, 4)));
         break;
       case Role::upstream: {
