@@ -61,7 +61,8 @@ struct Logits {
     } else if (s == "underflow") {
       // Tail terms around the smallest normal and the smallest subnormal of exp.
       const double normal = accumulator_of(storage) == Format::f64 ? 708.4 : 87.34;
-      for (double& v : x) v = -random.uniform(normal - 2, underflow_gap(storage) + 2);
+      const double least = recipe.variant % 3 == 2 ? underflow_gap(storage) : normal - 2;  // or all of it beyond
+      for (double& v : x) v = -random.uniform(least, underflow_gap(storage) + 2);
       x[place(n)] = 0;
     } else if (s == "ties") {
       const double value = recipe.variant % 3 == 0 ? 0.0 : sigma() * random.normal();
@@ -131,8 +132,10 @@ void choose_attributes(const Recipe& recipe, const Signature& signature, Format 
       // Policies keep their default outside the stratum that is about them.
       const bool policy = spec.name.ends_with("_policy");
       if (policy && recipe.stratum != "special" && recipe.stratum != "mask" && recipe.stratum != "label") continue;
-      value = policy && recipe.attributes % 3 != 2 ? spec.default_value
-                                                    : static_cast<double>(random.below(static_cast<std::int64_t>(spec.choices.size())));
+      const auto choices = static_cast<std::int64_t>(spec.choices.size());
+      // The other choices take turns, each with every kind of the stratum.
+      value = static_cast<double>(policy ? random.below(choices) : (recipe.variant + recipe.variant / 4) % choices);
+      if (policy && recipe.attributes % 3 != 2) value = spec.default_value;
     } else if (spec.name == "T") {
       static constexpr double ordinary[] = {1, 1, 2, 4, 0.5, 3, 0.7};
       static constexpr double extreme[] = {20, 0.05, 1000, 0x1p-10, 7.3, 65536};
@@ -164,7 +167,7 @@ std::vector<double> near(const std::vector<double>& teacher, const Recipe& recip
     return student;
   }
   for (double& v : student) v = round_to(storage, v + std::ldexp(random.normal(), -recipe.closeness));
-  if (recipe.stratum == "near" && student == teacher) {
+  if (student == teacher) {
     // Closer than the spacing of the format: the nearest student is one step away, towards zero.
     double& v = student[static_cast<std::size_t>(random.below(static_cast<std::int64_t>(student.size())))];
     v = round_to(storage, v - std::copysign(std::max(smallest_subnormal(storage), 2 * unit_roundoff(storage) * std::fabs(v)), v));
@@ -271,11 +274,15 @@ Case expand(const Recipe& recipe, const Signature& signature, Format storage) {
             std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return x[a] > x[b]; });
             label = static_cast<std::int64_t>(order[std::min<std::size_t>(static_cast<std::size_t>(rank), n - 1)]);
           }
-          const bool ignored = recipe.stratum == "label" && (recipe.variant % 4 == 0 ? true : random.chance(0.4));
+          const bool ignored = recipe.stratum == "label" && (recipe.variant % 4 == 0 || row == 1 || random.chance(0.4));
           const auto ignore_value = static_cast<std::int64_t>(attributes[static_cast<std::size_t>(ignore)]);
           const bool spare_first = recipe.variant % 4 != 0 && row == 0;
-          if (ignored && !spare_first) label = ignore_value;
-          else if (label == ignore_value) label = classes > 1 ? (label + 1) % classes : label;
+          if (ignored && !spare_first) {
+            label = ignore_value;
+            // What an ignored row holds must not matter.
+            Tensor& logit_tensor = result.inputs.at(signature.inputs[static_cast<std::size_t>(signature.input_with(Role::logits))].name);
+            if (recipe.variant % 3 == 1) logit_tensor.set(row * classes + random.below(classes), recipe.variant % 2 ? std::nan("") : infinity);
+          } else if (label == ignore_value) label = classes > 1 ? (label + 1) % classes : label;
           tensor.set(row, static_cast<double>(label));
         }
         break;
@@ -285,19 +292,25 @@ Case expand(const Recipe& recipe, const Signature& signature, Format storage) {
           double total = 0;
           std::vector<double> q(n);
           const std::size_t hot = logits.place(n);
+          enum { plain, one_hot, sparse, heavy, zeros };
+          const int kind = recipe.stratum == "targets" ? recipe.variant % 5 : plain;
+          // Half of the rows with special values have no target where the class is dead: 0 times -inf.
+          const bool spare_dead = recipe.stratum == "special" && recipe.variant / 8 % 2 == 0;
+          const auto& x = logit_rows[static_cast<std::size_t>(row)];
           for (std::size_t j = 0; j < n; ++j) {
-            q[j] = recipe.stratum == "targets" && recipe.variant % 4 == 0 ? (j == hot) : std::exp(random.normal());
-            if (recipe.stratum == "targets" && recipe.variant % 4 == 1 && random.chance(0.5)) q[j] = 0;
+            q[j] = kind == one_hot ? (j == hot) : std::exp(random.normal());
+            if ((kind == sparse && random.chance(0.5)) || (spare_dead && x[j] == -infinity)) q[j] = 0;
             total += q[j];
           }
           if (total == 0) q[hot] = total = 1;
-          const double mass = recipe.stratum == "targets" && recipe.variant % 4 == 2 ? 1.01 : 1.0;
+          const double mass = kind == heavy ? 1.01 : kind == zeros && row == 0 ? 0.0 : 1.0;
           for (std::size_t j = 0; j < n; ++j) q[j] = round_to(storage, q[j] / total * mass);
           row_of(tensor, row, q);
         }
         break;
       case Role::weights:
-        if (recipe.stratum != "weights" && !(recipe.options & 2)) continue;
+        // Labels, weights and ignored rows meet in defects of the mean.
+        if (recipe.stratum != "weights" && !(recipe.options & 2) && !(recipe.stratum == "label" && recipe.variant % 5 < 3)) continue;
         for (std::int64_t i = 0; i < count; ++i) tensor.set(i, sparse_weights && count > 1 && i == 0 ? 0.5 : std::exp2(random.uniform(-4, 4)));
         break;
       case Role::upstream: {

@@ -30,7 +30,14 @@ rc::Gen<int> keys_generator(const std::string& stratum) {
   return rc::gen::weightedOneOf<int>({{2, rc::gen::inRange(1, 6)}, {4, rc::gen::inRange(1, 40)}, {1, near({32, 64, 96, 128})}});
 }
 
-rc::Gen<Recipe> recipe_generator(const Signature& signature, const std::string& stratum) {
+rc::Gen<int> variant_generator(int variant) {
+  return rc::gen::shrink(rc::gen::just(variant), [](int value) { return rc::shrink::towards(value, 0); });
+}
+
+constexpr int variants = 120;  // a multiple of the number of kinds of every stratum
+
+/// `occurrence` counts the recipes of the stratum: its kinds take turns, so that a short campaign meets them all.
+rc::Gen<Recipe> recipe_generator(const Signature& signature, const std::string& stratum, std::uint64_t occurrence) {
   const bool merge = signature.input_with(Role::state_maximum) >= 0, attention = signature.axes == Axes::attention;
   return rc::gen::build<Recipe>(
       rc::gen::set(&Recipe::stratum, rc::gen::just(stratum)),
@@ -39,7 +46,7 @@ rc::Gen<Recipe> recipe_generator(const Signature& signature, const std::string& 
       rc::gen::set(&Recipe::position, rc::gen::inRange(0, 4)), rc::gen::set(&Recipe::gap, rc::gen::inRange(0, 65)),
       rc::gen::set(&Recipe::spread, rc::gen::inRange(0, 9)),
       rc::gen::set(&Recipe::offset, stratum == "shift" ? rc::gen::inRange(1, 61) : rc::gen::just(0)),
-      rc::gen::set(&Recipe::closeness, rc::gen::inRange(0, 31)), rc::gen::set(&Recipe::variant, rc::gen::inRange(0, 60)),
+      rc::gen::set(&Recipe::closeness, rc::gen::inRange(0, 31)), rc::gen::set(&Recipe::variant, variant_generator(static_cast<int>(occurrence % variants))),
       rc::gen::set(&Recipe::upstream, rc::gen::inRange(0, 6)),
       rc::gen::set(&Recipe::layout, stratum == "layout" ? rc::gen::inRange(0, 6) : rc::gen::just(0)),
       rc::gen::set(&Recipe::attributes, rc::gen::inRange(0, 84)), rc::gen::set(&Recipe::options, rc::gen::inRange(0, 64)),
@@ -50,7 +57,7 @@ rc::Shrinkable<Recipe> origin(const Signature& signature, std::uint64_t seed, st
   const std::vector<std::string> strata = strata_of(signature);
   rc::Random random(rc::Random::Key{seed, index, 0x73756d7a65726f, strata.size()});
   // Full size: ranges keep their whole width.
-  return recipe_generator(signature, strata[index % strata.size()])(random, 100);
+  return recipe_generator(signature, strata[index % strata.size()], index / strata.size())(random, 100);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "oracle/ulp.hpp"
 #include "reference/number/working_precision.hpp"
@@ -41,7 +42,7 @@ struct Scan {
   bool known = true, all_finite = true, any_value = false;
   bool screened = false;   // an ordinary row, whose records have no place yet
   bool all_tiny = true;    // certainly zero, as far as the format can tell
-  bool maybe_zero = true;  // every entry's enclosure contains zero
+  bool maybe_zero = true;  // every entry's enclosure contains zero, or what the format cannot tell from it
 };
 
 /// An entry that is not a finite number on both sides.
@@ -97,7 +98,7 @@ void scan_entry(Format format, double computed, const N& exact, double bound, st
   scan.sum.add(computed);
   scan.any_value = scan.any_value || high > 0;
   scan.all_tiny = scan.all_tiny && tiny;
-  scan.maybe_zero = scan.maybe_zero && magnitude_lower(lifted) == 0;
+  scan.maybe_zero = scan.maybe_zero && magnitude_lower(lifted) <= known_fraction * (factor * subnormal);
   if (computed != 0 && scan.nonzero < 0) scan.nonzero = j;
 }
 
@@ -157,7 +158,7 @@ bool screen_row(Format format, const std::vector<double>& computed, const BallAr
     high = sum;
     values |= row.mid != 0;
     sizable |= size > known_fraction * spacing.subnormal;
-    certain |= absolute(row.mid) > row.rad;
+    certain |= absolute(row.mid) > row.rad + known_fraction * spacing.subnormal;
     nonzero |= row.computed != 0;
   }
   const auto any = [](const LaneMask& mask) {
@@ -301,6 +302,41 @@ class Total {
   N sum_{0.0};
   double special_ = 0;
 };
+
+/// Fills the measurement of an entry from its exact value and bound, where they settle it.
+void measure_entry(Format format, const Enclosure& exact, double bound, Measurement& result) {
+  result.bound = bound;
+  result.exact_value = midpoint_hint(exact);
+  if (is_special(exact)) {
+    result.decided = true;
+    result.exact = decimal(exact, 17);
+    const bool matches = std::isnan(result.exact_value) ? std::isnan(result.computed)
+                                                        : result.computed == round_to(format, result.exact_value);
+    result.ulp = result.grid = result.bound_ratio = matches ? 0 : infinity;
+    return;
+  }
+  const double subnormal = is_floating(format) ? smallest_subnormal(format) : 1.0;
+  const double high = magnitude_upper(exact), factor = magnification(format, high);
+  const double spacing = factor * gap(format, magnitude_lower(exact));
+  const Enclosure lifted = exact * Enclosure(factor);
+  result.decided = magnitude_upper(lifted) <= known_fraction * (factor * subnormal) || radius_upper(lifted) <= known_fraction * spacing;
+  if (!result.decided) return;
+  result.exact_zero = is_exact_zero(exact);
+  result.exact = decimal(exact, 21);
+  if (std::isnan(result.computed)) {
+    result.ulp = result.grid = result.bound_ratio = infinity;
+    return;
+  }
+  const UlpError error = ulp_error(format, result.computed, exact);
+  result.ulp = 0.5 * (error.lower + error.upper);
+  result.grid = grid_distance(format, result.computed, result.exact_value);
+  if (std::isinf(result.computed)) {
+    result.bound_ratio = rounds_to_infinity(format, high) ? 0 : infinity;
+    return;
+  }
+  const double absolute = magnitude_upper(Enclosure(result.computed) * Enclosure(factor) - attainable(format, exact) * Enclosure(factor));
+  result.bound_ratio = absolute == 0 ? 0 : absolute / (factor * result.bound);
+}
 
 }  // namespace
 
@@ -560,75 +596,63 @@ CaseJudgement Judge::judge_with_enclosure(const Case& input, const std::vector<T
 
 Measurement Judge::measure(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row,
                            std::int64_t index) const {
+  return measure_entries(input, outputs, output, row, {index})[0];
+}
+
+std::vector<Measurement> Judge::measure_all(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row) const {
+  const OutputSpec& spec = signature().outputs[static_cast<std::size_t>(output)];
+  const bool reduced = reducing(CaseEvaluator(reference_, input), spec);
+  std::vector<std::int64_t> indices(reduced ? 1 : static_cast<std::size_t>(part_elements(spec.shape, input)));
+  std::iota(indices.begin(), indices.end(), 0);
+  return measure_entries(input, outputs, output, row, std::move(indices));
+}
+
+std::vector<Measurement> Judge::measure_entries(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row,
+                                                std::vector<std::int64_t> indices) const {
   CaseEvaluator evaluator(reference_, input);
   const OutputSpec& spec = signature().outputs[static_cast<std::size_t>(output)];
   const Format format = format_of(output);
-  Measurement result;
   const bool reduced = reducing(evaluator, spec);
   std::vector<double> computed, upper, bounds;
-  if (reduced) computed = {outputs[static_cast<std::size_t>(output)].get(0)}, index = 0;
+  if (reduced) computed = {outputs[static_cast<std::size_t>(output)].get(0)}, indices = {0};
   else load_output(outputs[static_cast<std::size_t>(output)], spec.shape, input, row, computed);
-  result.computed = computed[static_cast<std::size_t>(index)];
-  const double subnormal = is_floating(format) ? smallest_subnormal(format) : 1.0;
+  std::vector<Measurement> results(indices.size());
+  for (std::size_t i = 0; i < indices.size(); ++i) results[i].computed = computed[static_cast<std::size_t>(indices[i])];
+  const auto open = [&] { return std::any_of(results.begin(), results.end(), [](const Measurement& m) { return !m.decided; }); };
   for (const int bits : enclosure_bits) {
+    if (!open()) break;
     const WorkingPrecision precision(bits);
     RowValues<Enclosure> values;
     values.want_quantities = true;
-    Enclosure exact;
+    Enclosure whole;
+    double whole_bound = 0;
     if (reduced) {
       Total<Enclosure> total;
-      double bound = 0;
       for (std::int64_t r = 0; r < evaluator.rows(); ++r) {
         evaluator.row(r, values);
         total.add(values.out[static_cast<std::size_t>(output)][0]);
         magnitudes(values.out[static_cast<std::size_t>(output)], upper);
         entry_bounds(output, evaluator.classes(), values.scalars, values.arrays, upper, bounds, {});
-        bound += store_bound(output, upper[0], bounds[0]);
+        whole_bound += store_bound(output, upper[0], bounds[0]);
       }
-      exact = total.value(evaluator);
+      whole = total.value(evaluator);
       if (evaluator.reduction() == Reduction::mean && !evaluator.mean_over_nothing())
-        bound /= magnitude_lower(evaluator.denominator<Ball>());
-      const double size = is_special(exact) ? 0 : magnitude_upper(exact);
-      result.bound = bound + stored_magnitude(format, size) * unit_roundoff(format) + size * 0x1p-48 + subnormal;
+        whole_bound /= magnitude_lower(evaluator.denominator<Ball>());
+      const double size = is_special(whole) ? 0 : magnitude_upper(whole);
+      whole_bound += stored_magnitude(format, size) * unit_roundoff(format) + size * 0x1p-48 + (is_floating(format) ? smallest_subnormal(format) : 1.0);
     } else {
       evaluator.row(row, values);
-      exact = values.out[static_cast<std::size_t>(output)][static_cast<std::size_t>(index)];
       magnitudes(values.out[static_cast<std::size_t>(output)], upper);
       entry_bounds(output, evaluator.classes(), values.scalars, values.arrays, upper, bounds, {});
-      result.bound = store_bound(output, stored_magnitude(format, upper[static_cast<std::size_t>(index)]), bounds[static_cast<std::size_t>(index)]);
     }
-    result.exact_value = midpoint_hint(exact);
-    if (is_special(exact)) {
-      result.decided = true;
-      result.exact = decimal(exact, 17);
-      const bool matches = std::isnan(result.exact_value) ? std::isnan(result.computed)
-                                                          : result.computed == round_to(format, result.exact_value);
-      result.ulp = result.grid = result.bound_ratio = matches ? 0 : infinity;
-      return result;
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      if (results[i].decided) continue;
+      const auto j = static_cast<std::size_t>(indices[i]);
+      if (reduced) measure_entry(format, whole, whole_bound, results[i]);
+      else measure_entry(format, values.out[static_cast<std::size_t>(output)][j], store_bound(output, stored_magnitude(format, upper[j]), bounds[j]), results[i]);
     }
-    const double high = magnitude_upper(exact), factor = magnification(format, high);
-    const double spacing = factor * gap(format, magnitude_lower(exact));
-    const Enclosure lifted = exact * Enclosure(factor);
-    result.decided = magnitude_upper(lifted) <= known_fraction * (factor * subnormal) || radius_upper(lifted) <= known_fraction * spacing;
-    if (!result.decided) continue;
-    result.exact_zero = is_exact_zero(exact);
-    result.exact = decimal(exact, 21);
-    if (std::isnan(result.computed)) {
-      result.ulp = result.grid = result.bound_ratio = infinity;
-      return result;
-    }
-    const UlpError error = ulp_error(format, result.computed, exact);
-    result.ulp = 0.5 * (error.lower + error.upper);
-    result.grid = grid_distance(format, result.computed, result.exact_value);
-    if (std::isinf(result.computed)) {
-      result.bound_ratio = rounds_to_infinity(format, high) ? 0 : infinity;
-    } else {
-      const double absolute = magnitude_upper(Enclosure(result.computed) * Enclosure(factor) - attainable(format, exact) * Enclosure(factor));
-      result.bound_ratio = absolute == 0 ? 0 : absolute / (factor * result.bound);
-    }
-    return result;
   }
-  return result;
+  return results;
 }
 
 SumMeasurement Judge::measure_sum(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row, std::int64_t sum_index) const {

@@ -80,6 +80,8 @@ class Judge {
 
   Measurement measure(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row,
                       std::int64_t index) const;
+  /// Every entry of a row's part of an output, for the cost of one.
+  std::vector<Measurement> measure_all(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row) const;
   SumMeasurement measure_sum(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row, std::int64_t sum = 0) const;
 
   /// Repeats a finding with the Enclosure; null when it does not stand.
@@ -105,6 +107,8 @@ class Judge {
   const std::vector<double>& sum_entries(int output, std::size_t n, const std::vector<double>& scalars,
                                          const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
                                          const std::vector<double>& bounds, const Bound::Store& store) const;
+  std::vector<Measurement> measure_entries(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row,
+                                           std::vector<std::int64_t> indices) const;
   bool offered(int output) const { return offered_[static_cast<std::size_t>(output)]; }
   Format format_of(int output) const { return formats_[static_cast<std::size_t>(output)]; }
   Bound::Store store_of(int output) const;

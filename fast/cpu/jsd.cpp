@@ -79,10 +79,11 @@ HWY_INLINE void Run(const Row<T>& row) {
     divergence::FillNan(row, false, true);
     return;
   }
-  // -weight w (l - sum w l), with l counted from its value at the largest w: exactly zero where that entry holds all the mass.
+  // -weight w (l - sum w l). Where one entry holds most of the mass, l is counted from its value there: exactly zero where it
+  // holds all of it. Below one half, that would amplify the mean's rounding when this very entry is the odd one.
   const auto store = [&](T* out, Vector<A> weight, const A* w, const A* l, std::size_t largest) HWY_ATTR {
     if (!out) return;
-    const Vector<A> origin = Splat<A>(l[largest]);
+    const Vector<A> origin = Splat<A>(w[largest] > A(0.5) ? l[largest] : A(0));
     const Vector<A> mean = Splat<A>(SumOver<A, 1>(rows.padded, [&](std::size_t i, Vector<A>* terms) HWY_ATTR {
                                       terms[0] = hn::Mul(Read<A>(w + i), hn::Sub(Read<A>(l + i), origin));
                                     }).total[0]);

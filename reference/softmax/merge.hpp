@@ -39,8 +39,8 @@ struct SoftmaxMerge {
                  result("gr1", Element::accumulator, linear_upstream, 1),
                  result("gm2", Element::accumulator, linear_upstream, 3),
                  result("gr2", Element::accumulator, linear_upstream, 4)};
-    // gap = |m1 - m2|, tail = merged r, moved = (1 + r of the smaller) w, gm, gr, w.
-    s.quantities = {"gap", "tail", "moved", "gm", "gr", "w"};
+    // gap = |m1 - m2|, smaller = 1 + r of the smaller, moved = smaller w, gr, w.
+    s.quantities = {"gap", "smaller", "moved", "gr", "w"};
     return s;
   }
 
@@ -70,18 +70,17 @@ struct SoftmaxMerge {
     }
     const bool first = m1 >= m2;
     const N w = first ? exp(N(m2) - N(m1)) : exp(N(m1) - N(m2));
-    const N moved = (N(1.0) + N(first ? r2 : r1)) * w;
+    const N smaller = N(1.0) + N(first ? r2 : r1), moved = smaller * w;
     const N r = N(first ? r1 : r2) + moved;
-    const N larger = N(gm) - N(gr) * moved, smaller = N(gr) * moved;
-    if (first) write(N(m1), r, false, larger, N(gr), smaller, N(gr) * w);
-    else write(N(m2), r, false, smaller, N(gr) * w, larger, N(gr));
+    const N of_larger = N(gm) - N(gr) * moved, of_smaller = N(gr) * moved;
+    if (first) write(N(m1), r, false, of_larger, N(gr), of_smaller, N(gr) * w);
+    else write(N(m2), r, false, of_smaller, N(gr) * w, of_larger, N(gr));
     if (!problem.wants_quantities()) return;
     problem.scalar(0, std::fabs(m1 - m2) * (1 + 0x1p-50));
-    problem.scalar(1, magnitude_upper(r));
+    problem.scalar(1, magnitude_upper(smaller));
     problem.scalar(2, magnitude_upper(moved));
-    problem.scalar(3, std::fabs(gm));
-    problem.scalar(4, std::fabs(gr));
-    problem.scalar(5, magnitude_upper(w));
+    problem.scalar(3, std::fabs(gr));
+    problem.scalar(4, magnitude_upper(w));
   }
 };
 

@@ -251,7 +251,7 @@ const Catalogued ignored_times_zero{around_rows<Right>("cross_entropy", "ignored
   for (std::size_t row = 0; row < kept.row.size(); ++row)
     for (std::int64_t j = 0; j < n && !kept.row[row]; ++j) zeros += 0 * x.get(static_cast<std::int64_t>(row) * n + j);
   if (reduction(call) != Reduction::none) call.outputs[0].set(0, call.outputs[0].get(0) + zeros);
-}, usual_formats, "campaigns give ignored rows finite logits")};
+})};
 const Catalogued all_ignored_zero{around_rows<Right>("cross_entropy", "0 for the mean over no row", "pytorch 75181", "special values",
                                                      [](const Kernel& right, const Call& call) {
   right.run(call);

@@ -86,21 +86,19 @@ const Catalogued last_maximum{in_row<LastMaximum>("softmax.state", "last of tied
 
 enum class MergeDefect { none, forgets_one, unscaled, scaled_twice, unordered, by_arithmetic, larger_first, identity_rounds, flag_or, gradient_unscaled };
 
-/// In double: (1 + r) w must not lose bits where w alone is subnormal in float.
-template <MergeDefect defect, class Storage>
-void merge(const Row<Storage>& row) {
-  using T = double;
+template <MergeDefect defect, class T>
+void merge(const Row<T>& row) {
   const auto in = [&](std::size_t i) { return row.in[i] ? T(row.in[i][0]) : T(0); };
   const auto write = [&](std::initializer_list<T> values) {
     std::size_t output = 0;
-    for (const T value : values) fill(row, output++, static_cast<Storage>(value), 1);
+    for (const T value : values) fill(row, output++, value, 1);
   };
   T m1 = in(0), r1 = in(1), m2 = in(3), r2 = in(4);
   const T gm = in(6), gr = in(7);
   const bool empty1 = in(2) != 0, empty2 = in(5) != 0;
   if (defect != MergeDefect::by_arithmetic) {
     const T flag = defect == MergeDefect::flag_or && empty1 != empty2;
-    const auto kept = [](T r) { return defect == MergeDefect::identity_rounds ? static_cast<T>((1 + static_cast<Storage>(r)) - 1) : r; };
+    const auto kept = [](T r) { return defect == MergeDefect::identity_rounds ? (1 + r) - 1 : r; };
     if (empty1 && empty2) return write({m1, 0, 1, 0, 0, 0, 0});
     if (empty2) return write({m1, kept(r1), flag, gm, gr, 0, 0});
     if (empty1) return write({m2, kept(r2), flag, 0, 0, gm, gr});
