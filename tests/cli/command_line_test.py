@@ -134,7 +134,7 @@ class Probing(CommandLine):
         witness = self.folder / "strict/witness" / (broken["worst"]["p"]["bound_witness"] + ".json")
         for command in (["replay"], ["minimise", "--property", "bound"]):
             self.succeeds(1, *command, witness, "--kernel", "textbook.torch_cpu", "--contract", strict)
-        self.assertIn("outside", self.succeeds(0, "explain", witness, "--kernel", "textbook.torch_cpu", "--contract", strict))
+        self.assertIn("significant bits are right", self.succeeds(0, "explain", witness, "--kernel", "textbook.torch_cpu", "--contract", strict))
         self.succeeds(0, "compare", "softmax", "--kernel", "textbook.torch_cpu", "--with", "fast", "--contract", draft, "--cases", 20)
 
     def test_bad_requests(self):
