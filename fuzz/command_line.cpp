@@ -194,7 +194,7 @@ struct Subjects {
   }
   void add_limits(CLI::App& app) {
     app.add_option("--timeout", timeout, "Time limit of one call of a foreign kernel (default 10s)");
-    app.add_option("--memory-limit", memory, "Address space of a foreign kernel, for example 4G (default: no limit)");
+    app.add_option("--memory-limit", memory, "Memory that a foreign kernel may allocate, for example 4G (default: no limit)");
   }
   /// Opens the foreign ones among these kernels.
   void open(const std::vector<std::string>& kernels) {

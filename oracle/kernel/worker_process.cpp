@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
+#include <unistd.h>  // close_range
 
 #include <algorithm>
 #include <cerrno>
@@ -47,9 +47,10 @@ void close_all(std::initializer_list<int> descriptors) {
               ::dup2(memory, worker_memory) == worker_memory;
   // Its own group: an interrupt from the terminal is the tool's to handle, and a kill reaches what the worker started.
   fine = ::setpgid(0, 0) == 0 && fine;
-  const rlimit none{0, 0}, space{limit, limit};
+  const rlimit none{0, 0}, most{limit, limit};
   ::setrlimit(RLIMIT_CORE, &none);
-  if (limit > 0) fine = ::setrlimit(RLIMIT_AS, &space) == 0 && fine;
+  // Memory that can be written and is not shared; drivers of GPUs reserve more addresses than a machine has.
+  if (limit > 0) fine = ::setrlimit(RLIMIT_DATA, &most) == 0 && fine;
   for (const int signal : {SIGINT, SIGTERM, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPIPE}) ::signal(signal, SIG_DFL);
   if (fine) ::execvpe(arguments[0], arguments, environment);
   const int reason = errno;
@@ -57,17 +58,32 @@ void close_all(std::initializer_list<int> descriptors) {
   ::_exit(127);
 }
 
+/// A child that waits until the tool's end of `line` closes, by the tool's death also, and then kills the worker's group: a
+/// kernel that hangs must not outlive the tool. (The kernel's parent-death signal is sent when the starting thread ends.)
+pid_t start_guardian(pid_t group, int line) {
+  const pid_t guardian = ::fork();
+  if (guardian != 0) return guardian;
+  // No other descriptor: copies of the tool's ends would keep lines and pipes open.
+  if (::dup2(line, 0) != 0) ::_exit(1);
+  ::close_range(1, ~0u, 0);
+  ::setpgid(0, 0);
+  char nothing;
+  while (::read(0, &nothing, 1) < 0 && errno == EINTR) {}
+  ::kill(-group, SIGKILL);
+  ::_exit(0);
+}
+
 }  // namespace
 
 WorkerProcess::WorkerProcess(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
                              const WorkerLimits& limits) {
-  int conversation[2] = {-1, -1}, errors[2] = {-1, -1}, report[2] = {-1, -1};
+  int conversation[2] = {-1, -1}, errors[2] = {-1, -1}, report[2] = {-1, -1}, line[2] = {-1, -1};
   memory_ = ::memfd_create("sumzero", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   require(memory_ >= 0, "memfd_create");
   // A worker that shrank it would take the tool down with a bus error.
   require(::fcntl(memory_, F_ADD_SEALS, F_SEAL_SHRINK) == 0, "sealing");
   require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, conversation) == 0, "socketpair");
-  require(::pipe2(errors, O_CLOEXEC) == 0 && ::pipe2(report, O_CLOEXEC) == 0, "pipe");
+  require(::pipe2(errors, O_CLOEXEC) == 0 && ::pipe2(report, O_CLOEXEC) == 0 && ::pipe2(line, O_CLOEXEC) == 0, "pipe");
   socket_ = conversation[0];
   errors_ = errors[0];
   require(::fcntl(socket_, F_SETFL, O_NONBLOCK) == 0 && ::fcntl(errors_, F_SETFL, O_NONBLOCK) == 0, "fcntl");
@@ -75,7 +91,9 @@ WorkerProcess::WorkerProcess(const std::vector<std::string>& arguments, const st
   process_ = ::fork();
   if (process_ == 0) become(words.data(), variables.data(), conversation[1], errors[1], memory_, report[1], limits.memory);
   const bool started = process_ > 0;
-  close_all({conversation[1], errors[1], report[1]});
+  if (started) guardian_ = start_guardian(process_, line[0]);
+  line_ = line[1];
+  close_all({conversation[1], errors[1], report[1], line[0]});
   int reason = 0;
   const bool failed = started && ::read(report[0], &reason, sizeof reason) == sizeof reason;
   close_all({report[0]});
@@ -95,11 +113,23 @@ WorkerProcess::~WorkerProcess() {
 }
 
 void WorkerProcess::kill() {
+  dismiss_guardian();
   if (process_ <= 0) return;
   ::kill(-process_, SIGKILL);
   ::kill(process_, SIGKILL);
   while (::waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {}
   process_ = -1;
+}
+
+/// Before the worker's number can belong to another process.
+void WorkerProcess::dismiss_guardian() {
+  if (guardian_ > 0) {
+    ::kill(guardian_, SIGKILL);
+    while (::waitpid(guardian_, nullptr, 0) < 0 && errno == EINTR) {}
+  }
+  guardian_ = -1;
+  close_all({line_});
+  line_ = -1;
 }
 
 std::byte* WorkerProcess::memory(std::size_t bytes) {
@@ -130,6 +160,7 @@ std::string WorkerProcess::last_words() {
 std::string WorkerProcess::end() {
   int status = 0;
   pid_t ended = 0;
+  dismiss_guardian();
   for (int i = 0; i < 1000 && (ended = ::waitpid(process_, &status, WNOHANG)) == 0; ++i) std::this_thread::sleep_for(1ms);
   if (ended != process_) {
     kill();

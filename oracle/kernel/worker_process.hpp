@@ -14,7 +14,7 @@ namespace sumzero {
 
 struct WorkerLimits {
   double seconds = 10;       ///< for one call; starting may take six times as long
-  std::uint64_t memory = 0;  ///< address space of the worker in bytes; 0: no limit
+  std::uint64_t memory = 0;  ///< private memory of the worker that it can write, in bytes; 0: no limit
 };
 
 class WorkerProcess {
@@ -37,9 +37,10 @@ class WorkerProcess {
   std::string last_words();
   std::string end();
   void kill();
+  void dismiss_guardian();
 
-  pid_t process_ = -1;
-  int socket_ = -1, errors_ = -1, memory_ = -1;
+  pid_t process_ = -1, guardian_ = -1;
+  int socket_ = -1, errors_ = -1, memory_ = -1, line_ = -1;
   std::byte* mapped_ = nullptr;
   std::size_t mapped_bytes_ = 0;
   Channel channel_{-1, -1};

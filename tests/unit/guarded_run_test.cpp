@@ -71,11 +71,12 @@ TEST_P(Guard, AMutatedInputIsSeen) {
 }
 
 TEST_P(Guard, AnUnwrittenElementIsSeen) {
-  // Put back the byte pattern that the guard zone still shows.
+  // Put back the byte pattern: the guard zone still shows it, but for the first run on one-byte numbers, where it is NaN.
   const GuardedRun result = run(
       [](const Call& call) {
         Tensor& p = call.outputs[0];
         std::memcpy(p.bytes.data() + p.position(6) * p.width(), p.bytes.data(), static_cast<std::size_t>(p.width()));
+        if (p.width() == 1 && p.bytes[0] != p.bytes[1]) p.bytes[static_cast<std::size_t>(p.position(6))] = std::byte{0x7f};
       },
       GetParam());
   EXPECT_EQ(result.verdict, Verdict::not_fully_written);
@@ -102,6 +103,18 @@ TEST(GuardedRun, EveryCodeOfAnEightBitFormatMayBeReturned) {
       }, format);
       EXPECT_EQ(result.verdict, Verdict::pass) << code << ' ' << result.detail;
     }
+}
+
+// Two NaNs behind the last element, the commonest way to write too much: a row of special values that is one too long.
+TEST(GuardedRun, NaNsBesideTheElementsAreSeen) {
+  for (const Format format : floating_formats) {
+    const GuardedRun result = run([](const Call& call) {
+      Tensor& p = call.outputs[0];
+      for (std::int64_t beyond = 1; beyond <= 2; ++beyond)
+        store_element(p.bytes.data() + (p.position(p.elements() - 1) + beyond) * p.width(), p.format, std::nan(""));
+    }, format);
+    EXPECT_EQ(result.verdict, Verdict::out_of_bounds) << name(format);
+  }
 }
 
 TEST(GuardedRun, RefusalsAndErrors) {

@@ -24,11 +24,11 @@ import tempfile
 
 import numpy
 
-__all__ = ["serve", "Refused", "assert_within_bound", "bf16_to_float", "float_to_bf16", "to_torch"]
+__all__ = ["serve", "Refused", "assert_within_bound", "bf16_to_float", "float_to_bf16", "f8_to_float", "float_to_f8", "to_torch"]
 
 PROTOCOL = 1
 _MEMORY = 3  # file descriptor of the shared memory
-_NUMPY = {"f64": numpy.float64, "f32": numpy.float32, "f16": numpy.float16, "bf16": numpy.uint16, "bool": numpy.uint8,
+_NUMPY = {"f64": numpy.float64, "f32": numpy.float32, "f16": numpy.float16, "bf16": numpy.uint16, "bool": numpy.bool_,
           "index": numpy.int64, "e4m3": numpy.uint8, "e5m2": numpy.uint8}
 
 
@@ -49,16 +49,47 @@ def float_to_bf16(values):
     return numpy.where(numpy.isnan(values), numpy.uint16(0x7fc0), rounded).reshape(values.shape)
 
 
+@functools.lru_cache(maxsize=None)
+def _f8_values(dtype):
+    """Values of the codes 0 to 127 of e4m3 (OCP: NaN at 127, no infinity) or e5m2 (infinity at 124, NaN above)."""
+    bits, bias = {"e4m3": (3, 7), "e5m2": (2, 15)}[dtype]
+    code = numpy.arange(128)
+    exponent, fraction = code >> bits, (code & ((1 << bits) - 1)) / (1 << bits)
+    values = numpy.where(exponent > 0, numpy.ldexp(1 + fraction, exponent - bias), numpy.ldexp(fraction, 1 - bias))
+    values[127 if dtype == "e4m3" else slice(125, None)] = numpy.nan
+    if dtype == "e5m2":
+        values[124] = numpy.inf
+    return values
+
+
+def f8_to_float(codes, dtype):
+    """float32 array of the 8-bit numbers (dtype "e4m3" or "e5m2") whose codes (uint8) are given; exact."""
+    codes = numpy.asarray(codes)
+    return numpy.copysign(_f8_values(dtype)[codes & 127], numpy.where(codes & 128, -1.0, 1.0)).astype(numpy.float32)
+
+
+def float_to_f8(values, dtype):
+    """Codes (uint8) of the nearest 8-bit numbers, ties to even. e4m3 saturates at 448; e5m2 overflows to infinity. NaN stays NaN."""
+    values = numpy.asarray(values, dtype=numpy.float64)
+    last = 126 if dtype == "e4m3" else 124  # largest number; infinity stands where the next number would
+    grid = _f8_values(dtype)[:last + 1].copy()
+    grid[last] = 448 if dtype == "e4m3" else 65536
+    middle = (grid[1:] + grid[:-1]) / 2
+    size = numpy.abs(values)
+    code = numpy.searchsorted(middle, numpy.where(numpy.isnan(size), 0, size))
+    code += (code % 2 == 1) & (code < last) & (size == middle[numpy.minimum(code, last - 1)])
+    code = numpy.where(numpy.isnan(values), 127, code)
+    return (code | numpy.where(numpy.signbit(values), 128, 0)).astype(numpy.uint8).reshape(values.shape)
+
+
 def to_torch(array):
-    """PyTorch tensor of an array that a kernel got; uint16 arrays (dtype bf16 with bf16="uint16") become bfloat16, flags bool.
-    PyTorch has no negative strides: arrays with such are copied."""
+    """PyTorch tensor of an array that a kernel got; uint16 arrays (dtype bf16 with bf16="uint16") become bfloat16. Codes of 8-bit
+    numbers stay uint8: which format they are of is the kernel's `dtype`. PyTorch has no negative strides: arrays with such are copied."""
     import torch
     if any(stride < 0 for stride in array.strides):
         array = array.copy(order="C")
     if array.dtype == numpy.uint16:
         return torch.from_numpy(array.view(numpy.int16)).view(torch.bfloat16)
-    if array.dtype == numpy.uint8:
-        return torch.from_numpy(array).to(torch.bool)
     return torch.from_numpy(array)
 
 
@@ -144,7 +175,7 @@ class _Server:
                     if value.dtype != numpy.float32:
                         raise ValueError(f"output '{name}' has dtype {value.dtype}; bf16 takes float32 (rounded here) or uint16 bit patterns")
                     value = float_to_bf16(value)
-            elif value.dtype != target.dtype and not (spec["format"] == "bool" and value.dtype == numpy.bool_):
+            elif value.dtype != target.dtype and not (spec["format"] == "bool" and value.dtype == numpy.uint8):
                 raise ValueError(f"output '{name}' has dtype {value.dtype} instead of {target.dtype}")
             target[...] = value
 
@@ -262,8 +293,9 @@ def assert_within_bound(op, inputs, outputs, dtype=None, contract=None, **attrib
     """Raises AssertionError unless every output is within the bound that follows from the contract and every exact property holds.
 
     op          operator, see `sumzero list`
-    inputs, outputs   dicts by name of arrays (NumPy, PyTorch, JAX, CuPy; bf16 as bit patterns in uint16)
-    dtype       f64, f32, f16 or bf16; default: that of the inputs
+    inputs, outputs   dicts by name of arrays (NumPy, PyTorch, JAX, CuPy; bf16 as bit patterns in uint16, e4m3 and e5m2 as codes
+                in uint8, flags as bool)
+    dtype       of the operator; default: that of the inputs. Must be given for e4m3 and e5m2, whose codes look alike.
     contract    as for serve()
     attributes  numbers, or names of choices
     """
@@ -273,7 +305,8 @@ def assert_within_bound(op, inputs, outputs, dtype=None, contract=None, **attrib
         raise ValueError(f"unknown operator {op!r}; known: {', '.join(_operators())}")
     storage = _storage(inputs.values(), dtype)
     extents = _extents(_operators()[op], inputs)
-    formats = {"float64": "f64", "float32": "f32", "float16": "f16", "uint16": "bf16", "int64": "index", "bool": "bool", "uint8": "bool"}
+    formats = {"float64": "f64", "float32": "f32", "float16": "f16", "uint16": "bf16", "int64": "index", "bool": "bool",
+               "uint8": storage if storage in ("e4m3", "e5m2") else "bool"}
     case = {"schema": "sumzero-case/1", "operator": op, "storage": storage, "extents": extents, "attributes": attributes, "inputs": {}}
     for name, value in inputs.items():
         if value.dtype.name not in formats:
