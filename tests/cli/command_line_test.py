@@ -5,6 +5,7 @@ import os
 import random
 import resource
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -292,6 +293,19 @@ class Fuzzing(CommandLine):
         for variables, shard in [({}, "auto/3"), ({"PARALLEL_SEQ": "5"}, "auto/3"), ({"SLURM_ARRAY_TASK_ID": "x"}, "auto"), ({"JOB_COMPLETION_INDEX": "0"}, "auto")]:
             result = subprocess.run([BINARY, "fuzz", "softmax", "--cases", "1", "--shard", shard], capture_output=True, text=True, env={**os.environ, **variables})
             self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
+
+    @unittest.skipUnless(shutil.which("parallel"), "GNU parallel was not found")
+    def test_gnu_parallel(self):
+        shards, out = self.folder / "shards", self.folder / "merged"
+        command = [BINARY, "fuzz", "cross_entropy", "--kernel", KERNEL, "--cases", "30", "--shard", "auto/4", "--out", str(shards), "-q"]
+        result = subprocess.run(["parallel", "--will-cite", "-j2", "-N0", *command, ":::", "a", "b", "c", "d"], stdin=subprocess.DEVNULL,
+                                capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, 4, result.stderr)  # the number of jobs that found a violation
+        self.succeeds(1, "merge", shards, "-o", out)
+        merged, straight = json.loads((out / "report.json").read_text()), self.fuzz(self.folder / "whole", "-q", cases=120)
+        self.assertEqual([share["shard"] for share in merged["campaign"]["shares"]], [0, 1, 2, 3])
+        for key in ("cases", "violation_counts", "violations", "classes", "gradient_sum_index"):
+            self.assertEqual(merged[key], straight[key], key)
 
     def test_time_limit_and_shards(self):
         start = time.monotonic()
