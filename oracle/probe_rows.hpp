@@ -42,6 +42,7 @@ class ProbeRows {
   Format storage() const { return options_.format; }
   std::uint64_t seed() const { return options_.seed; }
   std::size_t longest() const { return options_.longest; }
+  double seconds() const { return options_.seconds; }
   /// Format of the kernel's arithmetic as far as a storage format implies it.
   Format accumulator() const { return accumulator_of(options_.format); }
   bool time_left(double fraction = 1) const;

@@ -423,7 +423,7 @@ void probe_saturation(ProbeState& state) {
     longest = n;
     // Twice the length takes twice the time, and as much again to copy and compare.
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (seconds > 4 || !rows.time_left(0.8)) break;
+    if (seconds > rows.seconds() / 5 || !rows.time_left(0.8)) break;
   }
   state.found("saturation length", fmt::format("none up to {}", longest), "rows of 2, 4, 8, ... equal terms sum to their length");
 }

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t quick = 1 << 13;  // longest row of tests that are not about 2^24 terms
 
 ProbeResult probed(const Kernel& kernel, Format format = Format::f32, std::size_t longest = quick) {
-  return probe(reference_of(kernel.op), kernel, {.format = format, .longest = longest});
+  return probe(reference_of(kernel.op), kernel, {.format = format, .seconds = 1000, .longest = longest});
 }
 
 /// How a finding names the order that a contract states.
