@@ -221,6 +221,18 @@ HWY_INLINE T FoldHalves(const T* lanes) {
   }
 }
 
+/// The same of the lanes of a vector.
+template <class D>
+HWY_INLINE hn::TFromD<D> FoldLanes(D, hn::Vec<D> v) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hn::MaxLanes(D()) > 1) {
+    const hn::Half<D> half;
+    return FoldLanes(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  } else
+#endif
+    return hn::GetLane(v);
+}
+
 /// Sums of vectors with lanes as narrow as the terms: logical lane i mod kWidth takes element i.
 template <class D>
 class Accumulators {
@@ -248,9 +260,7 @@ class Accumulators {
   /// Folded in halves: lane i takes lane i + half.
   HWY_INLINE T Fold() {
     FoldVectors<kVectors>(lane_);
-    HWY_ALIGN T lanes[N];
-    hn::Store(lane_[0], D(), lanes);
-    return FoldHalves<N>(lanes);
+    return FoldLanes(D(), lane_[0]);
   }
   /// The same fold over whole vectors, until `Last` of them are left.
   template <size_t Count, size_t Last = 1>
@@ -336,9 +346,9 @@ class Cascade {
 
 /// term(i, at) for i = 0 .. n - 1 without index k (none left out when k >= n); lanes beyond the row must give zero.
 /// The height over n terms is that of SummationTree{lanes, kWidth, kFlush}; with WideAccumulators, two float roundings.
-/// ahead(i) is called before every whole step.
-template <class Block, class D, class Term, class Ahead>
-HWY_INLINE typename Block::T SumExceptInto(D d, size_t n, size_t k, Term term, Ahead ahead) {
+/// step(i, terms) gives the terms of a whole step.
+template <class Block, class D, class Step, class Term>
+HWY_INLINE typename Block::T SumExceptInto(D d, size_t n, size_t k, Step step, Term term) {
   using T = hn::TFromD<D>;
   using V = hn::Vec<D>;
   constexpr size_t N = Block::N, kStep = kWidth<T>, kVectors = kStep / N, kBlock = kStep * kFlush;
@@ -351,9 +361,8 @@ HWY_INLINE typename Block::T SumExceptInto(D d, size_t n, size_t k, Term term, A
     while (true) {
       const size_t stop = k >= i && k < whole_end ? k - (k - begin) % kStep : whole_end;
       for (; i < stop; i += kStep) {
-        ahead(i);
         V terms[kVectors];
-        Unroll<kVectors>([&](auto u) HWY_ATTR { terms[u] = term(i + u * N, Whole()); });
+        step(i, terms);
         block.AddStep(terms);
       }
       if (i == whole_end) break;
@@ -387,7 +396,11 @@ HWY_INLINE typename Block::T SumExceptInto(D d, size_t n, size_t k, Term term, A
 
 template <class D, class Term>
 HWY_INLINE hn::TFromD<D> SumExcept(D d, size_t n, size_t k, Term term) {
-  return SumExceptInto<Accumulators<D>>(d, n, k, term, [](size_t) {});
+  using Block = Accumulators<D>;
+  const auto step = [&](size_t i, hn::Vec<D>* terms) HWY_ATTR {
+    Unroll<Block::kVectors>([&](auto u) HWY_ATTR { terms[u] = term(i + u * Block::N, Whole()); });
+  };
+  return SumExceptInto<Block>(d, n, k, step, term);
 }
 template <class D, class Term>
 HWY_INLINE hn::TFromD<D> Sum(D d, size_t n, Term term) {
@@ -397,29 +410,31 @@ HWY_INLINE hn::TFromD<D> Sum(D d, size_t n, Term term) {
 // ---------------------------------------------------------------------------------------------------------
 // Arithmetics
 
-/// 2^64 e^(difference + low) for difference <= 0 and a low part, if given, of at most half an ulp of it; NaN when the
-/// difference is, 0 below e^-132. Relative error 1.43 units of 2^-24 for every difference (all were tried), monotone
-/// without low. The factor keeps subnormal exponentials at full precision and saves the multiplication that would round
-/// them.
-template <class D, class V = hn::Vec<D>, class... Low>
-HWY_INLINE V ScaledExpF32(D d, V difference, Low... low) {
+/// Of Count vectors, each: 2^64 e^(difference + low) for difference <= 0 and a low part, if given, of at most half an ulp of
+/// it; NaN when the difference is, 0 below e^-132. Relative error 1.43 units of 2^-24 for every difference (all were tried),
+/// monotone without low. The factor keeps subnormal exponentials at full precision and saves the multiplication that would
+/// round them. Stage by stage, since one vector alone waits for itself.
+template <size_t Count, class D, class V = hn::Vec<D>, class... Low>
+HWY_INLINE void ScaledExpF32(D d, V* x, const Low*... low) {
   using C = ExpConstants<float>;
-  // At the clamp k = -191, for which the exponent field of 2^(k + 64) is zero, and so is the result.
-  const V x = MaxOrSecond(hn::Set(d, -132.5f), difference);
   const V magic = hn::Set(d, C::Magic);
-  const V kt = FusedMulAdd(x, hn::Set(d, C::InvLn2), magic);
-  const V k = hn::Sub(kt, magic);
-  V r = NegFusedMulAdd(k, hn::Set(d, C::Ln2Hi), x);
-  if constexpr (sizeof...(Low) > 0) r = hn::Add(r, low...);
-  r = NegFusedMulAdd(k, hn::Set(d, C::Ln2Lo), r);
-  V q = hn::Set(d, C::c6);
-  q = FusedMulAdd(q, r, hn::Set(d, C::c5));
-  q = FusedMulAdd(q, r, hn::Set(d, C::c4));
-  q = FusedMulAdd(q, r, hn::Set(d, C::c3));
-  q = FusedMulAdd(q, r, hn::Set(d, C::c2));
+  V kt[Count], r[Count], q[Count];
+  const auto each = [](auto body) SUMZERO_INLINE_LAMBDA { Unroll<Count>(body); };
+  // At the clamp k = -191, for which the exponent field of 2^(k + 64) is zero, and so is the result.
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { x[u] = MaxOrSecond(hn::Set(d, -132.5f), x[u]); });
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { kt[u] = FusedMulAdd(x[u], hn::Set(d, C::InvLn2), magic); });
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { q[u] = hn::Sub(kt[u], magic); });
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { r[u] = NegFusedMulAdd(q[u], hn::Set(d, C::Ln2Hi), x[u]); });
+  if constexpr (sizeof...(Low) > 0) each([&](auto u) SUMZERO_INLINE_LAMBDA { r[u] = hn::Add(r[u], low[u]...); });
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { r[u] = NegFusedMulAdd(q[u], hn::Set(d, C::Ln2Lo), r[u]); });
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { q[u] = FusedMulAdd(hn::Set(d, C::c6), r[u], hn::Set(d, C::c5)); });
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { q[u] = FusedMulAdd(q[u], r[u], hn::Set(d, C::c4)); });
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { q[u] = FusedMulAdd(q[u], r[u], hn::Set(d, C::c3)); });
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { q[u] = FusedMulAdd(q[u], r[u], hn::Set(d, C::c2)); });
   // 1 + (r + r^2 q): adding 1 last makes it monotone, which Horner's last step does not.
-  const V p = hn::Add(FusedMulAdd(hn::Mul(r, r), q, r), hn::Set(d, 1.0f));
-  return hn::Mul(p, hn::BitCast(d, PowerOfTwoBits(d, kt)));
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { q[u] = FusedMulAdd(hn::Mul(r[u], r[u]), q[u], r[u]); });
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { q[u] = hn::Add(q[u], hn::Set(d, 1.0f)); });
+  each([&](auto u) SUMZERO_INLINE_LAMBDA { x[u] = hn::Mul(q[u], hn::BitCast(d, PowerOfTwoBits(d, kt[u]))); });
 }
 
 /// x - m = high + low exactly (TwoDiff); low is dropped where high is too small for its exponential to matter.
@@ -444,10 +459,12 @@ struct Plain {
   static constexpr D d{};
   static constexpr T kScale = std::is_same_v<T, float> ? T(0x1p64) : T(1);
 
-  /// kScale e^(x - m) for x <= m; NaN when x is.
-  static HWY_INLINE V ScaledExp(V x, V m) {
-    if constexpr (std::is_same_v<T, float>) return ScaledExpF32(d, hn::Sub(x, m));
-    else return ExpNonPositive(d, hn::Sub(x, m));
+  /// kScale e^(x - m) in place of x <= m, for Count vectors; NaN where x is.
+  template <size_t Count>
+  static HWY_INLINE void ScaledExps(V* x, V m) {
+    Unroll<Count>([&](auto u) SUMZERO_INLINE_LAMBDA { x[u] = hn::Sub(x[u], m); });
+    if constexpr (std::is_same_v<T, float>) ScaledExpF32<Count>(d, x);
+    else Unroll<Count>([&](auto u) HWY_ATTR { x[u] = ExpNonPositive(d, x[u]); });
   }
   /// (x - m) - log_s: never m + log_s first, which would lose an absolute u |m|.
   static HWY_INLINE V DifferenceLess(V x, V m, V log_s) { return hn::Sub(hn::Sub(x, m), log_s); }
@@ -463,10 +480,11 @@ struct CompensatedFloat {
   static constexpr D d{};
   static constexpr float kScale = 0x1p64f;
 
-  static HWY_INLINE V ScaledExp(V x, V m) {
-    V low;
-    const V high = Difference(d, x, m, low);
-    return ScaledExpF32(d, high, low);
+  template <size_t Count>
+  static HWY_INLINE void ScaledExps(V* x, V m) {
+    V low[Count];
+    Unroll<Count>([&](auto u) SUMZERO_INLINE_LAMBDA { x[u] = Difference(d, x[u], m, low[u]); });
+    ScaledExpF32<Count>(d, x, low);
   }
   /// The rounding of x - m costs half an ulp here, where nothing magnifies it.
   static HWY_INLINE V DifferenceLess(V x, V m, V log_s) { return hn::Sub(hn::Sub(x, m), log_s); }
@@ -486,6 +504,10 @@ struct Wide {
   /// 2^y with y = (x - m) log2(e) rounded to a multiple of 2^-42, as 2^k P(f), |f| <= 1/2. P(0) = 1 and P is within
   /// 2^-45.9 of 2^f, so one step of y outweighs all other errors and the result is monotone. Below e^-350 it is zero:
   /// nothing that small reaches a float, not even multiplied by two of them.
+  template <size_t Count>
+  static HWY_INLINE void ScaledExps(V* x, V m) {
+    Unroll<Count>([&](auto u) HWY_ATTR { x[u] = ScaledExp(x[u], m); });
+  }
   static HWY_INLINE V ScaledExp(V x, V m) {
     const V difference = hn::Sub(x, m);
     const V grid = hn::Set(d, 0x1.8p10);  // adding it leaves 42 fraction bits
@@ -519,6 +541,10 @@ struct Compensated {
   static constexpr D d{};
   static constexpr double kScale = 1;
 
+  template <size_t Count>
+  static HWY_INLINE void ScaledExps(V* x, V m) {
+    Unroll<Count>([&](auto u) HWY_ATTR { x[u] = ScaledExp(x[u], m); });
+  }
   static HWY_INLINE V ScaledExp(V x, V m) {
     V low;
     const V e = ExpNonPositive(d, Difference(d, x, m, low));
@@ -534,12 +560,30 @@ struct Compensated {
 // ---------------------------------------------------------------------------------------------------------
 // Tail state
 
+/// A::ScaledExps, and e^(x - m) with subnormal results rounded as such.
+template <class A>
+struct Scaled {
+  static constexpr typename A::Lane kScale = A::kScale;
+  template <size_t Count, class V>
+  HWY_INLINE void operator()(std::integral_constant<size_t, Count>, V* x, V m) const {
+    A::template ScaledExps<Count>(x, m);
+  }
+};
+template <class A>
+struct Unscaled {
+  static constexpr typename A::Lane kScale = 1;
+  template <size_t Count, class V>
+  HWY_INLINE void operator()(std::integral_constant<size_t, Count>, V* x, V m) const {
+    A::template ScaledExps<Count>(x, m);
+    if constexpr (A::kScale != 1)
+      Unroll<Count>([&](auto u) HWY_ATTR { x[u] = hn::Mul(x[u], hn::Set(A::d, 1 / A::kScale)); });
+  }
+};
 /// e^(x - m) for x <= m, with subnormal results rounded as such; NaN when x is.
 template <class A>
 HWY_INLINE hn::Vec<typename A::D> ExpOfDifference(hn::Vec<typename A::D> x, hn::Vec<typename A::D> m) {
-  const auto scaled = A::ScaledExp(x, m);
-  if constexpr (A::kScale == 1) return scaled;
-  else return hn::Mul(scaled, hn::Set(A::d, 1 / A::kScale));
+  Unscaled<A>()(std::integral_constant<size_t, 1>(), &x, m);
+  return x;
 }
 
 /// m = x_k the first maximum, r = sum over j != k of exp(x_j - m). Not regular: a NaN, a +inf, or no entry above -inf;
@@ -587,9 +631,8 @@ class Prefetcher {
 
 /// The tail of a row whose maximum occurs once: it is recognized by its value, so that neither a search for it nor a step
 /// of its own is needed. False if the maximum occurs more than once. A function of its own has the registers to itself.
-template <class A, class Exponentials, class Exp>
-HWY_NOINLINE bool ShortTail(Tail<A>& tail, const typename A::Element* x, size_t n, Exponentials e, typename A::Lane scale,
-                            Exp exp, Index index) {
+template <class A, class Exp, class Exponentials>
+HWY_NOINLINE bool ShortTail(Tail<A>& tail, const typename A::Element* x, size_t n, Exponentials e, Index index) {
   using Element = typename A::Element;
   using Block = typename A::Block;
   using V = hn::Vec<typename A::D>;
@@ -601,21 +644,31 @@ HWY_NOINLINE bool ShortTail(Tail<A>& tail, const typename A::Element* x, size_t 
   auto negative_count = hn::Zero(counts);
   Block block;
   block.Clear();
-  const auto term = [&](size_t i, auto at) SUMZERO_INLINE_LAMBDA {
-    const V v = Load(at, A::d, x + i, -kInfinity<Element>), exponential = exp(v, m);
+  const auto take = [&](size_t i, auto at, V v, V exponential) SUMZERO_INLINE_LAMBDA {
     Store(at, A::d, exponential, e + i);
     const auto is_maximum = hn::Eq(v, m);
     negative_count = hn::Add(negative_count, hn::BitCast(counts, hn::VecFromMask(A::d, is_maximum)));
     return hn::IfThenZeroElse(is_maximum, exponential);
   };
+  const auto load = [&](size_t i, auto at) SUMZERO_INLINE_LAMBDA { return Load(at, A::d, x + i, -kInfinity<Element>); };
   size_t i = 0;
   for (; i + kStep <= n; i += kStep) {
     V terms[kVectors];
-    Unroll<kVectors>([&](auto u) SUMZERO_INLINE_LAMBDA { terms[u] = term(i + u * N, Whole()); });
+    Unroll<kVectors>([&](auto u) SUMZERO_INLINE_LAMBDA { terms[u] = load(i + u * N, Whole()); });
+    Exp()(std::integral_constant<size_t, kVectors>(), terms, m);
+    Unroll<kVectors>([&](auto u) SUMZERO_INLINE_LAMBDA {
+      terms[u] = take(i + u * N, Whole(), load(i + u * N, Whole()), terms[u]);
+    });
     block.AddStep(terms);
   }
   if (i < n) {
     V terms[kVectors];
+    const auto term = [&](size_t j, auto at) SUMZERO_INLINE_LAMBDA {
+      const V v = load(j, at);
+      V exponential = v;
+      Exp()(std::integral_constant<size_t, 1>(), &exponential, m);
+      return take(j, at, v, exponential);
+    };
     Unroll<kVectors>([&](auto u) HWY_ATTR {
       const size_t j = i + u * N;
       if (j + N <= n) terms[u] = term(j, Whole());
@@ -626,33 +679,41 @@ HWY_NOINLINE bool ShortTail(Tail<A>& tail, const typename A::Element* x, size_t 
   }
   if (hn::GetLane(hn::SumOfLanes(counts, negative_count)) != -1) return false;
   if (index == Index::wanted) tail.k = FirstEqual(x, 0, n, tail.m);
-  tail.r = block.Fold() * (1 / scale);
+  tail.r = block.Fold() * (1 / Exp::kScale);
   tail.regular = tail.r < kInfinity<typename Tail<A>::Sum>;
   return true;
 }
 
-template <class A, class Exponentials, class Exp>
-HWY_INLINE Tail<A> TailWith(const typename A::Element* x, size_t n, Exponentials e, typename A::Lane scale, Exp exp,
-                            const typename A::Element* written, Index index) {
+template <class A, class Exp, class Exponentials>
+HWY_INLINE Tail<A> TailWith(const typename A::Element* x, size_t n, Exponentials e, const typename A::Element* written,
+                            Index index) {
   using Lane = typename A::Lane;
   using Element = typename A::Element;
+  using V = hn::Vec<typename A::D>;
   if (n <= kShort<typename A::D>) {
     Tail<A> tail;
-    if (ShortTail(tail, x, n, e, scale, exp, index)) return tail;
+    if (ShortTail<A, Exp>(tail, x, n, e, index)) return tail;
   }
   const Peak<Element> peak = FirstMaximum(x, n);
   Tail<A> tail{peak.value, peak.index};
   if (!(std::abs(peak.value) < kInfinity<Element>)) return tail;
   const auto m = hn::Set(A::d, static_cast<Lane>(peak.value));
-  tail.r = SumExceptInto<typename A::Block>(
-      A::d, n, peak.index,
-      [&](size_t i, auto at) HWY_ATTR {
-        const auto exponential = exp(Load(at, A::d, x + i, -kInfinity<Element>), m);
-        Store(at, A::d, exponential, e + i);
-        return exponential;
-      },
-      Prefetcher<Element>(x, n, written));
-  tail.r *= 1 / scale;  // exact, a power of two
+  const Prefetcher<Element> ahead(x, n, written);
+  constexpr size_t N = A::Block::N, kVectors = kWidth<Lane> / N;
+  const auto step = [&](size_t i, V* terms) SUMZERO_INLINE_LAMBDA {
+    ahead(i);
+    Unroll<kVectors>([&](auto u) SUMZERO_INLINE_LAMBDA { terms[u] = Load(Whole(), A::d, x + i + u * N, Element(0)); });
+    Exp()(std::integral_constant<size_t, kVectors>(), terms, m);
+    Unroll<kVectors>([&](auto u) SUMZERO_INLINE_LAMBDA { Store(Whole(), A::d, terms[u], e + (i + u * N)); });
+  };
+  const auto term = [&](size_t i, auto at) HWY_ATTR {
+    V exponential = Load(at, A::d, x + i, -kInfinity<Element>);
+    Exp()(std::integral_constant<size_t, 1>(), &exponential, m);
+    Store(at, A::d, exponential, e + i);
+    return exponential;
+  };
+  tail.r = SumExceptInto<typename A::Block>(A::d, n, peak.index, step, term);
+  tail.r *= 1 / Exp::kScale;  // exact, a power of two
   // A NaN is never the maximum, so it is in the tail and makes r NaN.
   tail.regular = tail.r < kInfinity<typename Tail<A>::Sum>;
   return tail;
@@ -663,15 +724,13 @@ HWY_INLINE Tail<A> TailWith(const typename A::Element* x, size_t n, Exponentials
 template <class A, class Exponentials>
 HWY_INLINE Tail<A> ScaledTailOf(const typename A::Element* x, size_t n, Exponentials e,
                                 const typename A::Element* written = nullptr, Index index = Index::wanted) {
-  return TailWith<A>(x, n, e, A::kScale, [](auto v, auto m) SUMZERO_INLINE_LAMBDA { return A::ScaledExp(v, m); }, written,
-                     index);
+  return TailWith<A, Scaled<A>>(x, n, e, written, index);
 }
 /// e takes exp(x_j - m).
 template <class A, class Exponentials>
 HWY_INLINE Tail<A> TailOf(const typename A::Element* x, size_t n, Exponentials e) {
   if constexpr (std::is_same_v<Exponentials, NoStore>) return ScaledTailOf<A>(x, n, e);
-  else return TailWith<A>(x, n, e, 1, [](auto v, auto m) HWY_ATTR { return ExpOfDifference<A>(v, m); }, nullptr,
-                          Index::wanted);
+  else return TailWith<A, Unscaled<A>>(x, n, e, nullptr, Index::wanted);
 }
 
 /// log(1 + r), once per row.
