@@ -125,76 +125,94 @@ struct Bound::Program {
     return push(std::move(node));
   }
 
+  /// `rows` rows of n entries, one behind the other; scalars slot by slot.
   struct Inputs {
-    std::size_t n;
-    const std::vector<double>& scalars;
+    std::size_t n, rows;
+    const double* scalars;
     const std::vector<std::vector<double>>& arrays;
     const double* exact;
   };
-  void evaluate(std::size_t root, const Inputs& in, const std::vector<double>& exact, const Store& store, std::vector<double>& result) const;
+  void evaluate(std::size_t root, const Inputs& in, std::size_t entries, const Store& store, std::vector<double>& result) const;
 
-  /// Values of all nodes: one per row, or the entries of the current block.
+  /// Values of all nodes: for the rows of the current group, and for the entries of the current block of them. A group is
+  /// one row, or as many as fill a block.
   struct Memory {
-    std::vector<double> scalar;
+    std::size_t first = 0, group = 1;
+    std::vector<double> row_buffers, buffers;
     std::vector<const double*> entries;
-    std::vector<double> buffers;
     std::vector<char> done;
   };
 
   Memory& memory() const {
     Memory& m = thread_scratch<Memory>();
-    m.scalar.resize(nodes.size());
     m.entries.resize(nodes.size());
+    m.row_buffers.resize(nodes.size() * block);
     m.buffers.resize(nodes.size() * block);
-    m.done.assign(nodes.size(), 0);
     return m;
   }
-
-  /// The value of a node that does not vary within the row.
-  double scalar(std::size_t index, const Inputs& in, Memory& m) const {
-    if (m.done[index]) return m.scalar[index];
-    const Node& node = nodes[index];
-    double value = 0;
-    switch (node.op) {
-      case Op::constant: value = node.value; break;
-      case Op::classes: value = static_cast<double>(in.n); break;
-      case Op::height: value = summation.height(static_cast<double>(in.n - node.slot)); break;
-      case Op::height_over: value = summation.height(scalar(node.children[0], in, m)); break;
-      case Op::scalar: value = in.scalars[node.slot]; break;
-      case Op::exact: value = in.exact[0]; break;
-      case Op::sum: value = sum(node.children[0], in, m); break;
-      case Op::relative:
-      case Op::logarithm: value = apply(node, scalar(node.children[0], in, m)); break;
-      default:
-        value = scalar(node.children[0], in, m);
-        for (std::size_t c = 1; c < node.children.size(); ++c) value = apply(node, value, scalar(node.children[c], in, m));
-    }
-    m.done[index] = 1;
-    return m.scalar[index] = value;
+  void start_group(const Inputs& in, std::size_t first, Memory& m) const {
+    m.first = first;
+    m.group = std::min(std::max<std::size_t>(1, block / in.n), in.rows - first);
+    m.done.assign(nodes.size(), 0);
   }
 
-  double sum(std::size_t index, const Inputs& in, Memory& m) const {
-    double total = 0;
-    if (!nodes[index].per_entry) {
-      total = static_cast<double>(in.n) * scalar(index, in, m);
-    } else {
-      prepare(index, in, m);
-      for (std::size_t begin = 0; begin < in.n; begin += block) {
-        const std::size_t count = std::min(block, in.n - begin);
-        const double* values = entries(index, in, m, begin, count);
-        for (std::size_t j = 0; j < count; ++j) total += values[j];
+  /// The values of a node that does not vary within a row, for the rows of the group.
+  const double* rows_of(std::size_t index, const Inputs& in, Memory& m) const {
+    double* to = &m.row_buffers[index * block];
+    if (m.done[index]) return to;
+    m.done[index] = 1;
+    const Node& node = nodes[index];
+    const std::size_t rows = m.group;
+    switch (node.op) {
+      case Op::constant: std::fill_n(to, rows, node.value); break;
+      case Op::classes: std::fill_n(to, rows, static_cast<double>(in.n)); break;
+      case Op::height: std::fill_n(to, rows, summation.height(static_cast<double>(in.n - node.slot))); break;
+      case Op::height_over: {
+        const double* terms = rows_of(node.children[0], in, m);
+        for (std::size_t r = 0; r < rows; ++r) to[r] = r > 0 && terms[r] == terms[r - 1] ? to[r - 1] : summation.height(terms[r]);
+        break;
+      }
+      case Op::scalar: std::copy_n(in.scalars + node.slot * in.rows + m.first, rows, to); break;
+      case Op::exact: std::copy_n(in.exact + m.first, rows, to); break;
+      case Op::sum: sums(node.children[0], in, m, to); break;
+      case Op::relative:
+      case Op::logarithm: apply_each(node, rows_of(node.children[0], in, m), rows, to); break;
+      default: {
+        std::copy_n(rows_of(node.children[0], in, m), rows, to);
+        for (std::size_t c = 1; c < node.children.size(); ++c) {
+          const double* other = rows_of(node.children[c], in, m);
+          for (std::size_t r = 0; r < rows; ++r) to[r] = apply(node, to[r], other[r]);
+        }
       }
     }
-    return total * (1 + 0x1p-20);  // n additions in double, n 2^-53 < 2^-20
+    return to;
   }
 
-  /// Evaluates what a node needs of the whole row, before the first block of it.
+  void sums(std::size_t index, const Inputs& in, Memory& m, double* to) const {
+    const std::size_t rows = m.group;
+    if (!nodes[index].per_entry) {
+      const double* values = rows_of(index, in, m);
+      for (std::size_t r = 0; r < rows; ++r) to[r] = static_cast<double>(in.n) * values[r];
+    } else {
+      prepare(index, in, m);
+      std::fill_n(to, rows, 0.0);
+      for (std::size_t begin = 0; begin < rows * in.n; begin += block) {
+        const std::size_t count = std::min(block, rows * in.n - begin);
+        const double* values = entries(index, in, m, begin, count);
+        if (rows == 1) for (std::size_t j = 0; j < count; ++j) to[0] += values[j];
+        else for (std::size_t j = 0; j < count; ++j) to[j / in.n] += values[j];
+      }
+    }
+    for (std::size_t r = 0; r < rows; ++r) to[r] *= 1 + 0x1p-20;  // n additions in double, n 2^-53 < 2^-20
+  }
+
+  /// Evaluates what a node needs of whole rows, before the first block of them.
   void prepare(std::size_t index, const Inputs& in, Memory& m) const {
-    if (!nodes[index].per_entry) scalar(index, in, m);
+    if (!nodes[index].per_entry) rows_of(index, in, m);
     else for (const std::size_t child : nodes[index].children) prepare(child, in, m);
   }
 
-  /// Entries [begin, begin + count) of a prepared node. A node that several others name is evaluated once a block.
+  /// Entries [begin, begin + count) of the group, of a prepared node. A node that several others name is evaluated once a block.
   const double* entries(std::size_t index, const Inputs& in, Memory& m, std::size_t begin, std::size_t count) const {
     for (std::size_t i = 0; i <= index; ++i) m.done[i] &= !nodes[i].per_entry;
     return entries_of(index, in, m, begin, count);
@@ -206,31 +224,41 @@ struct Bound::Program {
     double* to = &m.buffers[index * block];
     m.done[index] = 1;
     m.entries[index] = to;
-    if (node.op == Op::array) return m.entries[index] = in.arrays[node.slot].data() + begin;
-    if (node.op == Op::exact) return m.entries[index] = in.exact + begin;
+    if (node.op == Op::array) return m.entries[index] = in.arrays[node.slot].data() + m.first * in.n + begin;
+    if (node.op == Op::exact) return m.entries[index] = in.exact + m.first * in.n + begin;
     if (node.op == Op::relative || node.op == Op::logarithm) {
       apply_each(node, entries_of(node.children[0], in, m, begin, count), count, to);
       return to;
     }
     const auto array = [](const double* values) { return [values](std::size_t j) { return values[j]; }; };
     const auto constant = [](double value) { return [value](std::size_t) { return value; }; };
+    // A value for every entry of a row, from the value of the row; a group of several rows is one block.
+    const auto spread = [&](const double* rows) {
+      for (std::size_t r = 0, j = 0; r < m.group; ++r)
+        for (const std::size_t end = j + in.n; j < end; ++j) to[j] = rows[r];
+    };
     if (node.op == Op::divide) {
       const std::size_t above = node.children[0], below = node.children[1];
-      if (!nodes[below].per_entry) apply_each(node, array(entries_of(above, in, m, begin, count)), constant(scalar(below, in, m)), count, to);
-      else if (!nodes[above].per_entry) apply_each(node, constant(scalar(above, in, m)), array(entries_of(below, in, m, begin, count)), count, to);
-      else apply_each(node, array(entries_of(above, in, m, begin, count)), array(entries_of(below, in, m, begin, count)), count, to);
+      const double *a = nodes[above].per_entry ? entries_of(above, in, m, begin, count) : rows_of(above, in, m),
+                   *b = nodes[below].per_entry ? entries_of(below, in, m, begin, count) : rows_of(below, in, m);
+      if (nodes[above].per_entry == nodes[below].per_entry) apply_each(node, array(a), array(b), count, to);
+      else if (m.group == 1 && nodes[above].per_entry) apply_each(node, array(a), constant(b[0]), count, to);
+      else if (m.group == 1) apply_each(node, constant(a[0]), array(b), count, to);
+      else if (nodes[above].per_entry) spread(b), apply_each(node, array(a), array(to), count, to);
+      else spread(a), apply_each(node, array(to), array(b), count, to);
       return to;
     }
-    // The others commute: constants first, then one pass per array.
-    double fixed = 0;
+    // The others commute: what does not vary first, then one pass per array.
+    double fixed[block];
     bool any_fixed = false;
     const double* result = nullptr;
     for (const std::size_t child : node.children) {
       if (nodes[child].per_entry) continue;
-      const double value = scalar(child, in, m);
-      fixed = any_fixed ? apply(node, fixed, value) : value;
+      const double* values = rows_of(child, in, m);
+      for (std::size_t r = 0; r < m.group; ++r) fixed[r] = any_fixed ? apply(node, fixed[r], values[r]) : values[r];
       any_fixed = true;
     }
+    if (any_fixed && m.group > 1) spread(fixed), result = to;
     for (const std::size_t child : node.children) {
       if (!nodes[child].per_entry) continue;
       const double* values = entries_of(child, in, m, begin, count);
@@ -238,7 +266,7 @@ struct Bound::Program {
         result = values;
         continue;
       }
-      if (!result) apply_each(node, array(values), constant(fixed), count, to);
+      if (!result) apply_each(node, array(values), constant(fixed[0]), count, to);
       else apply_each(node, array(result), array(values), count, to);
       result = to;
     }
@@ -259,47 +287,62 @@ bool Bound::has_sum_bound() const { return program_->has_sum; }
 
 bool Bound::has_sum_entries() const { return program_->has_entries; }
 
-void Bound::evaluate(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
-                     const std::vector<double>& exact, const Store& store, std::vector<double>& result) const {
-  program_->evaluate(program_->root, {n, scalars, arrays, exact.data()}, exact, store, result);
+void Bound::evaluate(const Rows& rows, const Store& store, std::vector<double>& result) const {
+  program_->evaluate(program_->root, {rows.n, rows.count, rows.scalars.data(), rows.arrays, rows.exact.data()}, rows.exact.size(), store, result);
 }
 
-void Bound::evaluate_sum_entries(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
-                                 const std::vector<double>& exact, const Store& store, std::vector<double>& result) const {
-  program_->evaluate(program_->entries_root, {n, scalars, arrays, exact.data()}, exact, store, result);
+void Bound::evaluate_sum_entries(const Rows& rows, const Store& store, std::vector<double>& result) const {
+  program_->evaluate(program_->entries_root, {rows.n, rows.count, rows.scalars.data(), rows.arrays, rows.exact.data()}, rows.exact.size(), store, result);
 }
 
-void Bound::Program::evaluate(std::size_t root, const Inputs& in, const std::vector<double>& exact, const Store& store,
-                              std::vector<double>& result) const {
+void Bound::Program::evaluate(std::size_t root, const Inputs& in, std::size_t entries, const Store& store, std::vector<double>& result) const {
   const Program& program = *this;
   const double outward = program.outward();
-  result.resize(exact.size());
+  const std::size_t per_row = entries / in.rows;
+  result.resize(entries);
   on_widest_vectors([&] {
     Program::Memory& m = program.memory();
     const auto stored = [&](double bound, double magnitude) {
       const double stored = magnitude < store.largest ? magnitude : store.largest;
       return (bound * outward * store.of_bound + stored * store.of_exact + store.constant) * (1 + 0x1p-50);
     };
-    if (!program.nodes[root].per_entry) {
-      const double bound = program.scalar(root, in, m);
-      for (std::size_t j = 0; j < exact.size(); ++j) result[j] = stored(bound, exact[j]);
-      return;
-    }
-    program.prepare(root, in, m);
-    for (std::size_t begin = 0; begin < exact.size(); begin += block) {
-      const std::size_t count = std::min(block, exact.size() - begin);
-      const double* bound = program.entries(root, in, m, begin, count);
-      const double* magnitude = exact.data() + begin;
-      double* to = result.data() + begin;
-      each(count, [&](std::size_t j) { to[j] = stored(bound[j], magnitude[j]); });
+    for (std::size_t first = 0; first < in.rows; first += m.group) {
+      program.start_group(in, first, m);
+      const double* magnitude = in.exact + first * per_row;
+      double* to = result.data() + first * per_row;
+      if (!program.nodes[root].per_entry) {
+        const double* bound = program.rows_of(root, in, m);
+        for (std::size_t r = 0; r < m.group; ++r)
+          for (std::size_t j = r * per_row; j < (r + 1) * per_row; ++j) to[j] = stored(bound[r], magnitude[j]);
+        continue;
+      }
+      program.prepare(root, in, m);
+      for (std::size_t begin = 0; begin < m.group * per_row; begin += block) {
+        const std::size_t count = std::min(block, m.group * per_row - begin);
+        const double* bound = program.entries(root, in, m, begin, count);
+        each(count, [&](std::size_t j) { to[begin + j] = stored(bound[j], magnitude[begin + j]); });
+      }
     }
   });
 }
 
-double Bound::evaluate_sum(std::size_t n, const std::vector<double>& scalars, double total) const {
+void Bound::evaluate_sums(const Rows& rows, std::vector<double>& result) const {
+  const Program::Inputs in{rows.n, rows.count, rows.scalars.data(), rows.arrays, rows.exact.data()};
+  const double outward = program_->outward();
+  Program::Memory& m = program_->memory();
+  result.resize(rows.count);
+  for (std::size_t first = 0; first < rows.count; first += m.group) {
+    program_->start_group(in, first, m);
+    const double* sums = program_->rows_of(program_->sum_root, in, m);
+    for (std::size_t r = 0; r < m.group; ++r) result[first + r] = sums[r] * outward;
+  }
+}
+
+double Bound::sum_bound(std::size_t n, const std::vector<double>& scalars, double total) const {
   static const std::vector<std::vector<double>> no_arrays;
-  const Program::Inputs in{n, scalars, no_arrays, &total};
-  return program_->scalar(program_->sum_root, in, program_->memory()) * program_->outward();
+  std::vector<double> result;
+  evaluate_sums({n, scalars, no_arrays, {total}}, result);
+  return result[0];
 }
 
 Bound find_bound(const Signature& signature, int output, const Contract& contract, Format storage) {

@@ -50,16 +50,23 @@ class Bound {
     double of_bound = 1, of_exact = 0, constant = 0, largest = std::numeric_limits<double>::infinity();
   };
 
-  /// Writes the bound of every stored entry. `exact` holds |exact| rounded up, one value for a per-row output; all arrays
-  /// that the bound names have as many entries as the output. Scalars and arrays are the row's quantities in signature order.
-  void evaluate(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
-                const std::vector<double>& exact, const Store& store, std::vector<double>& result) const;
+  /// Rows of n entries, one behind the other: their quantities, and what the bound is of.
+  struct Rows {
+    std::size_t n;
+    const std::vector<double>& scalars;               ///< in signature order, each for all rows
+    const std::vector<std::vector<double>>& arrays;   ///< in signature order; those that the bound names have an entry per entry
+    const std::vector<double>& exact;                 ///< |exact| rounded up: of every entry, or one per row
+    std::size_t count = 1;                            ///< rows; several only of outputs with n entries or one per row
+  };
+  /// Writes the bound of every stored entry.
+  void evaluate(const Rows& rows, const Store& store, std::vector<double>& result) const;
   /// The same for the entries as terms of their sum: "sum_entries" of the file, for outputs whose sum is an exact property
   /// that a kernel's contract does not soften.
-  void evaluate_sum_entries(std::size_t n, const std::vector<double>& scalars, const std::vector<std::vector<double>>& arrays,
-                            const std::vector<double>& exact, const Store& store, std::vector<double>& result) const;
-  /// Bound of |sum of the row|; `total` is the sum of |exact| rounded up.
-  double evaluate_sum(std::size_t n, const std::vector<double>& scalars, double total) const;
+  void evaluate_sum_entries(const Rows& rows, const Store& store, std::vector<double>& result) const;
+  /// Bound of |sum of the row|; `exact` holds the sum of |exact| of every row, rounded up.
+  void evaluate_sums(const Rows& rows, std::vector<double>& result) const;
+  /// The same of one row.
+  double sum_bound(std::size_t n, const std::vector<double>& scalars, double total) const;
 
  private:
   friend Bound find_bound(const Signature&, int, const Contract&, Format);

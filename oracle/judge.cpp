@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -381,7 +382,7 @@ Bound::Store Judge::store_of(int output) const {
 void Judge::entry_bounds(int output, std::size_t n, const std::vector<double>& scalars,
                          const std::vector<std::vector<double>>& arrays, const std::vector<double>& exact,
                          std::vector<double>& bounds, const Bound::Store& store) const {
-  bounds_[static_cast<std::size_t>(output)].evaluate(n, scalars, arrays, exact, store, bounds);
+  bounds_[static_cast<std::size_t>(output)].evaluate({n, scalars, arrays, exact}, store, bounds);
 }
 
 const std::vector<double>& Judge::sum_entries(int output, std::size_t n, const std::vector<double>& scalars,
@@ -390,7 +391,7 @@ const std::vector<double>& Judge::sum_entries(int output, std::size_t n, const s
   const Bound& bound = bounds_[static_cast<std::size_t>(output)];
   if (!bound.has_sum_entries()) return bounds;
   thread_local std::vector<double> result;
-  bound.evaluate_sum_entries(n, scalars, arrays, exact, store, result);
+  bound.evaluate_sum_entries({n, scalars, arrays, exact}, store, result);
   return result;
 }
 
@@ -432,7 +433,7 @@ bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outpu
     if (!bounds_[i].has_sum_bound()) continue;
     for (SumScan& sum : sums[i]) {
       const double total = specs[i].marks & sums_to_one ? 1.0 : sum.total;
-      double sharper = bounds_[i].evaluate_sum(n, values.scalars, total);
+      double sharper = bounds_[i].sum_bound(n, values.scalars, total);
       sharper = store_bound(output, total, sharper) + static_cast<double>(n) * smallest_subnormal(format_of(output));
       sum.bound = std::min(sum.bound, sharper);
     }
@@ -482,6 +483,189 @@ bool Judge::judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outpu
   return true;
 }
 
+namespace {
+
+/// Rows this short are judged many at once: alone, each would cost more in calls than in arithmetic.
+constexpr std::size_t longest_short = 64;
+constexpr std::int64_t rows_at_once = 128, fewest_at_once = 4;
+
+}  // namespace
+
+/// Consecutive rows and what the reference says of them, output by output one row behind the other.
+struct Judge::RowBlock {
+  struct Output {
+    std::size_t per_row = 1;
+    BallArray exact;
+    std::vector<double> computed, magnitude, bounds;
+    std::vector<double> ulp, ratio, signed_ulp;                    // of every entry
+    std::vector<std::int64_t> ordinary, sizable, certain, nonzero;  // of every entry: 0 or -1
+    std::vector<double> sum, total, bound_total;                   // of every row
+    std::vector<char> sums_hold, all_tiny;
+  };
+  RowValues<Ball> values;
+  std::int64_t first = 0, rows = 0;
+  std::array<Output, max_outputs> outputs;
+  std::vector<double> scalars;
+  std::vector<std::vector<double>> arrays;
+  std::vector<char> slow;  // rows that must be judged alone
+};
+
+/// Whether the block path says everything about such a case: every output a floating-point row or one number per row.
+bool Judge::takes_blocks(const CaseEvaluator& evaluator) const {
+  if (evaluator.rows() < fewest_at_once || evaluator.classes() > longest_short || signature().axes != Axes::rows) return false;
+  for (std::size_t i = 0; i < signature().outputs.size(); ++i) {
+    if (!offered(static_cast<int>(i))) continue;
+    const OutputSpec& spec = signature().outputs[i];
+    if (reducing(evaluator, spec) || bounds_[i].has_sum_entries() || !is_floating(formats_[i])) return false;
+  }
+  return true;
+}
+
+void Judge::evaluate_block(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, RowBlock& block) const {
+  const auto rows = static_cast<std::size_t>(block.rows);
+  const std::size_t n = evaluator.classes();
+  const auto& specs = signature().outputs;
+  RowValues<Ball>& values = block.values;
+  values.want_quantities = true;
+  block.slow.assign(rows, 0);
+  block.scalars.resize(signature().quantities.size() * rows);
+  block.arrays.resize(signature().arrays.size());
+  for (auto& array : block.arrays) array.resize(rows * n);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    RowBlock::Output& o = block.outputs[i];
+    o.per_row = static_cast<std::size_t>(part_elements(specs[i].shape, evaluator.input()));
+    o.exact.resize(rows * o.per_row);
+    o.sums_hold.resize(rows);
+  }
+  for (std::size_t r = 0; r < rows; ++r) {
+    evaluator.row(block.first + static_cast<std::int64_t>(r), values);
+    for (std::size_t q = 0; q < values.scalars.size(); ++q) block.scalars[q * rows + r] = values.scalars[q];
+    for (std::size_t a = 0; a < values.arrays.size(); ++a) std::copy_n(values.arrays[a].begin(), n, block.arrays[a].begin() + static_cast<std::ptrdiff_t>(r * n));
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      RowBlock::Output& o = block.outputs[i];
+      std::copy_n(values.out[i].mid(), o.per_row, o.exact.mid() + r * o.per_row);
+      std::copy_n(values.out[i].rad(), o.per_row, o.exact.rad() + r * o.per_row);
+      o.sums_hold[r] = values.sums_hold[i];
+    }
+  }
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (!offered(static_cast<int>(i))) continue;
+    RowBlock::Output& o = block.outputs[i];
+    magnitudes(o.exact, o.magnitude);
+    bounds_[i].evaluate({n, block.scalars, block.arrays, o.magnitude, rows}, stores_[i], o.bounds);
+    o.computed.resize(rows * o.per_row);
+    for (std::size_t r = 0; r < rows; ++r)
+      load_part(part_of(outputs[i], specs[i].shape, evaluator.input(), block.first + static_cast<std::int64_t>(r)), outputs[i].format,
+                o.computed.data() + r * o.per_row);
+  }
+}
+
+/// What screen_row does for one row, entry by entry for many. Marks the rows that are not ordinary as slow.
+void Judge::screen_block(int output, RowBlock& block) const {
+  const auto i = static_cast<std::size_t>(output);
+  const OutputSpec& spec = signature().outputs[i];
+  RowBlock::Output& o = block.outputs[i];
+  const Format format = formats_[i];
+  const std::size_t entries = o.computed.size(), rows = static_cast<std::size_t>(block.rows);
+  const double beyond = saturates(format) ? largest_finite(format) : infinity, subnormal = smallest_subnormal(format);
+  const std::uint64_t exponent_field = 0x7ff0000000000000, inverse_field = 0x7fe0000000000000;
+  const double precision = power_of_two(1 - traits(format).precision);
+  o.ulp.resize(entries), o.ratio.resize(entries), o.signed_ulp.resize(entries);
+  o.ordinary.resize(entries), o.sizable.resize(entries), o.certain.resize(entries), o.nonzero.resize(entries);
+  on_widest_vectors([&] {
+    const double *computed = o.computed.data(), *mid = o.exact.mid(), *rad = o.exact.rad(), *bound = o.bounds.data();
+    double *ulp = o.ulp.data(), *ratio = o.ratio.data(), *signed_ulp = o.signed_ulp.data();
+    std::int64_t *ordinary = o.ordinary.data(), *sizable = o.sizable.data(), *certain = o.certain.data(), *nonzero = o.nonzero.data();
+    each(entries, [&](std::size_t j) {
+      const double difference = computed[j] - mid[j], size = std::fabs(mid[j]) + rad[j];
+      const double error_high = (std::fabs(difference) + rad[j]) * (1 + 0x1p-50), error_low = (std::fabs(difference) - rad[j]) * (1 - 0x1p-50);
+      const double binade = std::bit_cast<double>(std::bit_cast<std::uint64_t>(size) & exponent_field) * precision;
+      const double inverse = std::bit_cast<double>(inverse_field - std::bit_cast<std::uint64_t>(binade > subnormal ? binade : subnormal));
+      ulp[j] = error_low > 0 ? error_low * inverse : 0;
+      ratio[j] = error_low > 0 ? error_low / bound[j] : 0;
+      signed_ulp[j] = difference * inverse;
+      ordinary[j] = -static_cast<std::int64_t>((error_high <= bound[j]) & (error_high < infinity) & (size + bound[j] < beyond));
+      sizable[j] = -static_cast<std::int64_t>(size > known_fraction * subnormal);
+      certain[j] = -static_cast<std::int64_t>(std::fabs(mid[j]) > rad[j] + known_fraction * subnormal);
+      nonzero[j] = -static_cast<std::int64_t>(computed[j] != 0);
+    });
+  });
+  const bool summed = spec.marks & (zero_sum | sums_to_one);
+  o.sum.resize(rows), o.total.resize(rows), o.bound_total.resize(rows), o.all_tiny.resize(rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    std::int64_t ordinary = -1, sizable = 0, certain = 0, nonzero = 0;
+    double total = 0, bound_total = 0;
+    PairSum sum;
+    for (std::size_t j = r * o.per_row; j < (r + 1) * o.per_row; ++j) {
+      ordinary &= o.ordinary[j], sizable |= o.sizable[j], certain |= o.certain[j], nonzero |= o.nonzero[j];
+      if (!summed) continue;
+      sum.add(o.computed[j]);
+      total += std::fabs(o.exact.mid()[j]) + o.exact.rad()[j], bound_total += o.bounds[j];
+    }
+    block.slow[r] |= !ordinary || ((!certain || !sizable) && nonzero);
+    o.all_tiny[r] = !sizable;
+    o.sum[r] = sum.value(), o.total[r] = total, o.bound_total[r] = bound_total;
+  }
+  if (!summed) return;
+  if (bounds_[i].has_sum_bound()) {
+    thread_local std::vector<double> totals, sharper;
+    totals.assign(rows, 1.0);
+    if (!(spec.marks & sums_to_one)) totals = o.total;
+    bounds_[i].evaluate_sums({o.per_row, block.scalars, block.arrays, totals, rows}, sharper);
+    for (std::size_t r = 0; r < rows; ++r)
+      o.bound_total[r] = std::min(o.bound_total[r], store_bound(output, totals[r], sharper[r]) + static_cast<double>(o.per_row) * subnormal);
+  }
+  for (std::size_t r = 0; r < rows; ++r) {
+    if (!o.sums_hold[r]) continue;
+    const bool broken = spec.marks & sums_to_one ? std::fabs(o.sum[r] - 1) > o.bound_total[r] : std::fabs(o.sum[r]) > o.bound_total[r] && !o.all_tiny[r];
+    block.slow[r] |= broken;
+  }
+}
+
+void Judge::take_block(int output, const RowBlock& block, CaseJudgement& result) const {
+  const auto i = static_cast<std::size_t>(output);
+  const OutputSpec& spec = signature().outputs[i];
+  const RowBlock::Output& o = block.outputs[i];
+  OutputRecord& record = result.outputs[i];
+  for (std::size_t r = 0; r < block.slow.size(); ++r) {
+    if (block.slow[r]) continue;
+    const std::int64_t row = block.first + static_cast<std::int64_t>(r);
+    bool any_value = false;
+    for (std::size_t e = 0; e < o.per_row; ++e) {
+      const std::size_t j = r * o.per_row + e;
+      const auto entry = static_cast<std::int64_t>(e);
+      if (o.ulp[j] > record.ulp) record.ulp = o.ulp[j], record.ulp_row = row, record.ulp_index = entry;
+      if (o.ratio[j] > record.ratio) record.ratio = o.ratio[j], record.ratio_row = row, record.ratio_index = entry;
+      record.signed_ulp_sum += o.signed_ulp[j];
+      any_value |= o.exact.mid()[j] != 0;
+    }
+    record.elements += o.per_row;
+    result.elements += o.per_row;
+    result.vacuous = result.vacuous && !any_value;
+    if (!o.sums_hold[r]) continue;
+    if (spec.marks & zero_sum && !o.all_tiny[r])
+      take_maximum(gradient_sum_index_of(formats_[i], o.sum[r], o.total[r], o.per_row), output, row, 0, result.gradient_sum_index);
+    if (spec.marks & sums_to_one && any_value) take_maximum(sum_index_of(formats_[i], o.sum[r], o.per_row), output, row, 0, result.sum_index);
+  }
+}
+
+/// Judges all ordinary rows; returns the others.
+std::vector<std::int64_t> Judge::judge_blocks(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, CaseJudgement& result) const {
+  RowBlock& block = thread_scratch<RowBlock>();
+  std::vector<std::int64_t> slow;
+  for (block.first = 0; block.first < evaluator.rows(); block.first += block.rows) {
+    block.rows = std::min(rows_at_once, evaluator.rows() - block.first);
+    evaluate_block(evaluator, outputs, block);
+    for (std::size_t i = 0; i < signature().outputs.size(); ++i)
+      if (offered(static_cast<int>(i))) screen_block(static_cast<int>(i), block);
+    for (std::size_t i = 0; i < signature().outputs.size(); ++i)
+      if (offered(static_cast<int>(i))) take_block(static_cast<int>(i), block, result);
+    for (std::int64_t r = 0; r < block.rows; ++r)
+      if (block.slow[static_cast<std::size_t>(r)]) slow.push_back(block.first + r);
+  }
+  return slow;
+}
+
 template <class N>
 bool Judge::judge_reduced(CaseEvaluator& evaluator, const Tensor& output, int index, const N& total, double total_bound,
                           CaseJudgement& result) const {
@@ -524,7 +708,10 @@ void Judge::judge_rows(CaseEvaluator& evaluator, const std::vector<Tensor>& outp
     if (reducing(evaluator, specs[i]) && offered(static_cast<int>(i))) reduced = static_cast<int>(i);
   Total<N> total;
   std::vector<double> row_bounds;
-  for (std::int64_t row = 0; row < evaluator.rows(); ++row) {
+  std::vector<std::int64_t> rows;
+  if (std::is_same_v<N, Ball> && takes_blocks(evaluator)) rows = judge_blocks(evaluator, outputs, result);
+  else rows.resize(static_cast<std::size_t>(evaluator.rows())), std::iota(rows.begin(), rows.end(), 0);
+  for (const std::int64_t row : rows) {
     evaluator.row(row, values);
     if (reduced >= 0) total.add(values.out[static_cast<std::size_t>(reduced)][0]);
     const std::size_t bounds_before = row_bounds.size();
@@ -689,7 +876,7 @@ SumMeasurement Judge::measure_sum(const Case& input, const std::vector<Tensor>& 
   }
   if (bounds_[i].has_sum_bound()) {
     const double scale = spec.marks & sums_to_one ? 1.0 : total;
-    const double sharper = store_bound(output, scale, bounds_[i].evaluate_sum(n, values.scalars, scale)) +
+    const double sharper = store_bound(output, scale, bounds_[i].sum_bound(n, values.scalars, scale)) +
                            static_cast<double>(n) * smallest_subnormal(format);
     result.bound = std::min(result.bound, sharper);
   }

@@ -97,6 +97,12 @@ class Judge {
   template <class N>
   bool judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, std::int64_t row, RowValues<N>& values,
                  CaseJudgement& result, bool last_tier, std::vector<double>& row_bounds) const;
+  struct RowBlock;
+  bool takes_blocks(const CaseEvaluator& evaluator) const;
+  std::vector<std::int64_t> judge_blocks(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, CaseJudgement& result) const;
+  void evaluate_block(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, RowBlock& block) const;
+  void screen_block(int output, RowBlock& block) const;
+  void take_block(int output, const RowBlock& block, CaseJudgement& result) const;
   template <class N>
   bool judge_reduced(CaseEvaluator& evaluator, const Tensor& output, int index, const N& total, double total_bound,
                      CaseJudgement& result) const;

@@ -89,8 +89,6 @@ class CaseEvaluator {
     resize(values);
     if (!kept(row)) {
       for (std::size_t i = 0; i < signature().outputs.size(); ++i) problem.fill(i, 0.0);
-      for (double& scalar : values.scalars) scalar = 0;
-      for (auto& array : values.arrays) array.assign(problem.n, 0.0);
       return;
     }
     problem.label = label_of(signature(), input_, row);
@@ -130,7 +128,7 @@ class CaseEvaluator {
     if (!values.want_quantities) return;
     values.scalars.assign(s.quantities.size(), 0.0);
     values.arrays.resize(s.arrays.size());
-    for (auto& array : values.arrays) array.resize(classes());
+    for (auto& array : values.arrays) array.assign(classes(), 0.0);  // rows with a special value leave them so
   }
 
   const OperatorReference& reference_;

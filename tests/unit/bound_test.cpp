@@ -151,12 +151,12 @@ Comparison compare_all(double scale) {
             const Bound bound = find_bound(signature, static_cast<int>(i), contract, storage);
             const Definition definition(document, entry, signature, contract, storage, static_cast<int>(i), q);
             std::vector<double> result;
-            bound.evaluate(n, q.scalars, q.arrays, q.exact, {}, result);
+            bound.evaluate({n, q.scalars, q.arrays, q.exact}, {}, result);
             EXPECT_EQ(result.size(), q.exact.size());
             for (std::size_t j = 0; j < result.size(); ++j) compare(result[j] * scale, definition.at(entry["bound"], j), comparison);
             EXPECT_EQ(bound.has_sum_entries(), entry.contains("sum_entries"));
             if (entry.contains("sum_entries")) {
-              bound.evaluate_sum_entries(n, q.scalars, q.arrays, q.exact, {}, result);
+              bound.evaluate_sum_entries({n, q.scalars, q.arrays, q.exact}, {}, result);
               for (std::size_t j = 0; j < result.size(); ++j) compare(result[j] * scale, definition.at(entry["sum_entries"], j), comparison);
             }
             EXPECT_EQ(bound.has_sum_bound(), entry.contains("sum_bound"));
@@ -165,7 +165,7 @@ Comparison compare_all(double scale) {
               Quantities total = q;
               total.exact = {3.25};
               const Definition of_sum(document, entry, signature, contract, storage, static_cast<int>(i), total);
-              compare(bound.evaluate_sum(n, q.scalars, 3.25) * scale, of_sum.at(entry["sum_bound"], 0), comparison);
+              compare(bound.sum_bound(n, q.scalars, 3.25) * scale, of_sum.at(entry["sum_bound"], 0), comparison);
             }
           }
       }
@@ -185,6 +185,49 @@ TEST(Bounds, AreTheirTreesRoundedUp) {
 TEST(Bounds, AWrongInterpreterIsCaught) {
   EXPECT_GT(compare_all(1 - 0x1p-4).below, 100);
   EXPECT_GT(compare_all(2).far_above, 100);
+}
+
+// Rows given together have the bounds that each has alone, to the bit.
+TEST(Bounds, RowsTogetherAndAloneAgree) {
+  std::size_t compared = 0;
+  for (const OperatorReference* reference : Registry::global().operators()) {
+    const Signature& signature = reference->signature();
+    if (signature.axes != Axes::rows) continue;
+    for (std::size_t i = 0; i < signature.outputs.size(); ++i)
+      for (const Contract& contract : contracts())
+        for (const std::size_t n : {std::size_t{1}, std::size_t{2}, std::size_t{9}, std::size_t{60}}) {
+          constexpr std::size_t rows = 333;
+          const Bound bound = find_bound(signature, static_cast<int>(i), contract, contract.accumulator == Format::f64 ? Format::f64 : Format::bf16);
+          const Bound::Store store{1.5, 0x1p-9, 0x1p-140, 3.0};
+          std::vector<Quantities> alone;
+          Quantities all = random_quantities(signature, signature.outputs[i], n, 1);
+          all.scalars.assign(signature.quantities.size() * rows, 0), all.exact.clear();
+          for (auto& array : all.arrays) array.clear();
+          for (std::size_t r = 0; r < rows; ++r) {
+            const Quantities& q = alone.emplace_back(random_quantities(signature, signature.outputs[i], n, static_cast<unsigned>(7 * n + r)));
+            for (std::size_t s = 0; s < q.scalars.size(); ++s) all.scalars[s * rows + r] = q.scalars[s];
+            for (std::size_t a = 0; a < q.arrays.size(); ++a) all.arrays[a].insert(all.arrays[a].end(), q.arrays[a].begin(), q.arrays[a].end());
+            all.exact.insert(all.exact.end(), q.exact.begin(), q.exact.end());
+          }
+          const Bound::Rows together{n, all.scalars, all.arrays, all.exact, rows};
+          const auto check = [&](const auto& evaluate) {
+            std::vector<double> expected, one, got;
+            for (const Quantities& q : alone) evaluate(Bound::Rows{n, q.scalars, q.arrays, q.exact}, one), expected.insert(expected.end(), one.begin(), one.end());
+            evaluate(together, got);
+            EXPECT_EQ(got, expected) << signature.name << " " << signature.outputs[i].name << ", n = " << n;
+            compared += got.size();
+          };
+          check([&](const Bound::Rows& given, std::vector<double>& result) { bound.evaluate(given, store, result); });
+          if (bound.has_sum_entries()) check([&](const Bound::Rows& given, std::vector<double>& result) { bound.evaluate_sum_entries(given, store, result); });
+          if (!bound.has_sum_bound()) continue;
+          std::vector<double> totals, got, expected;
+          for (std::size_t r = 0; r < rows; ++r) totals.push_back(0.5 + static_cast<double>(r));
+          bound.evaluate_sums({n, all.scalars, all.arrays, totals, rows}, got);
+          for (std::size_t r = 0; r < rows; ++r) expected.push_back(bound.sum_bound(n, alone[r].scalars, totals[r]));
+          EXPECT_EQ(got, expected);
+        }
+  }
+  EXPECT_GT(compared, 100'000u);
 }
 
 TEST(Bounds, EveryOutputHasOne) {
@@ -211,7 +254,7 @@ TEST(Bounds, FollowTheContract) {
   const Quantities q = random_quantities(signature, signature.outputs[0], 1000, 4);
   const auto value = [&](const Contract& contract) {
     std::vector<double> result;
-    find_bound(signature, 0, contract, Format::f32).evaluate(q.n, q.scalars, q.arrays, q.exact, {}, result);
+    find_bound(signature, 0, contract, Format::f32).evaluate({q.n, q.scalars, q.arrays, q.exact}, {}, result);
     double total = 0;
     for (const double entry : result) total += entry;
     return total;

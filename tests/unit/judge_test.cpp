@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "fuzz/recipe.hpp"
 #include "fuzz/recipe_generator.hpp"
@@ -343,6 +344,102 @@ TEST(Judge, ABoundOfZero) {
   const CaseJudgement judgement = judged();
   ASSERT_NE(finding(judgement, "bound"), nullptr);
   EXPECT_EQ(finding(judgement, "bound")->index, 4);
+}
+
+/// Rows [first, first + count) of a tensor whose first axis is the case's rows; others as they are.
+Tensor rows_of(const Tensor& tensor, std::int64_t rows, std::int64_t first, std::int64_t count) {
+  if (tensor.shape.empty() || tensor.shape[0] != rows) return tensor;
+  std::vector<std::int64_t> shape = tensor.shape;
+  shape[0] = count;
+  Tensor part = Tensor::contiguous(tensor.format, shape);
+  const std::int64_t per_row = tensor.elements() / rows;
+  for (std::int64_t i = 0; i < part.elements(); ++i) part.set(i, tensor.get(first * per_row + i));
+  return part;
+}
+
+using Found = std::tuple<std::string, std::string, int, std::int64_t, std::int64_t, double>;
+void add_findings(const CaseJudgement& judgement, std::int64_t first, std::vector<Found>& list) {
+  for (const Suspicion& f : judgement.findings) list.emplace_back(f.property, f.kind, f.output, f.row + first, f.index, f.excess);
+}
+
+// Many short rows are judged together, a row alone goes another way: both say the same, about right and about wrong outputs.
+TEST(Judge, RowsTogetherAndAloneAgree) {
+  std::size_t found = 0, compared = 0;
+  for (const OperatorReference* reference : Registry::global().operators()) {
+    const Signature& signature = reference->signature();
+    if (signature.axes != Axes::rows) continue;
+    for (const Format storage : {Format::f32, Format::bf16, Format::f16, Format::e4m3, Format::e5m2})
+      for (std::uint64_t index = 0; index < 24; ++index) {
+        Recipe recipe = generate_recipe(signature, 21, index);
+        recipe.rows = 13, recipe.classes = 1 + static_cast<int>(index % 5);
+        Case input = expand(recipe, signature, storage);
+        if (signature.attribute("reduction") >= 0) input.attributes["reduction"] = 0;
+        SCOPED_TRACE(signature.name + " " + std::string(name(storage)) + " " + recipe.stratum + ", case " + std::to_string(index));
+        for (auto& [key, tensor] : input.inputs) tensor = tensor.packed();
+        // The upstream of a reduced loss is one number; without the reduction it has one per row.
+        for (const InputSpec& spec : signature.inputs)
+          if (spec.shape == Shape::reduced && input.inputs.contains(spec.name))
+            input.inputs[spec.name] = tensor_of(input.inputs[spec.name].format, {recipe.rows}, Numbers(static_cast<std::size_t>(recipe.rows), 0.75));
+        Judged judged(input);
+        // One entry in nine is wrong: a little, by much, zero, or special.
+        std::uint64_t state = index * 977 + 5;
+        for (Tensor& tensor : judged.outputs)
+          for (std::int64_t i = 0; is_floating(tensor.format) && i < tensor.elements(); ++i) {
+            state = state * 6364136223846793005 + 1442695040888963407;
+            const double wrong[] = {tensor.get(i) * 1.001, tensor.get(i) * 2 + 1, 0, infinity, std::nan("")};
+            if (index % 2 && (state >> 33) % 9 == 0) tensor.set(i, wrong[(state >> 50) % 5]);
+          }
+        const CaseJudgement together = judged();
+        CaseJudgement alone;
+        std::vector<Found> expected, got;
+        for (std::int64_t row = 0; row < recipe.rows; ++row) {
+          Case one = input;
+          one.extents[0] = 1;
+          for (auto& [key, tensor] : one.inputs)
+            if (const auto axes = axes_of(signature.inputs[static_cast<std::size_t>(signature.input(key))].shape); !axes.empty() && axes[0] == axis::rows)
+              tensor = rows_of(tensor, recipe.rows, row, 1);
+          std::vector<Tensor> outputs;
+          for (std::size_t i = 0; i < signature.outputs.size(); ++i)
+            outputs.push_back(tensor_shape(signature.outputs[i].shape, input, Reduction::none) == tensor_shape(signature.outputs[i].shape, one, Reduction::none)
+                                  ? judged.outputs[i] : rows_of(judged.outputs[i], recipe.rows, row, 1));
+          const CaseJudgement judgement = judged.judge.judge(one, outputs);
+          add_findings(judgement, row, expected);
+          for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
+            alone.outputs[i].ulp = std::max(alone.outputs[i].ulp, judgement.outputs[i].ulp);
+            alone.outputs[i].ratio = std::max(alone.outputs[i].ratio, judgement.outputs[i].ratio);
+            alone.outputs[i].signed_ulp_sum += judgement.outputs[i].signed_ulp_sum;
+            alone.outputs[i].elements += judgement.outputs[i].elements;
+          }
+          alone.gradient_sum_index.value = std::max(alone.gradient_sum_index.value, judgement.gradient_sum_index.value);
+          alone.sum_index.value = std::max(alone.sum_index.value, judgement.sum_index.value);
+          alone.elements += judgement.elements;
+          alone.undecided_rows += judgement.undecided_rows, alone.escalated_rows += judgement.escalated_rows;
+          alone.vacuous = alone.vacuous && judgement.vacuous;
+        }
+        add_findings(together, 0, got);
+        std::sort(expected.begin(), expected.end()), std::sort(got.begin(), got.end());
+        EXPECT_EQ(got.size(), expected.size());
+        EXPECT_TRUE(got == expected) << list_of(together, signature);
+        for (std::size_t i = 0; i < signature.outputs.size(); ++i) {
+          EXPECT_EQ(together.outputs[i].ulp, alone.outputs[i].ulp);
+          EXPECT_EQ(together.outputs[i].ratio, alone.outputs[i].ratio);
+          EXPECT_EQ(together.outputs[i].elements, alone.outputs[i].elements);
+          // Two orders of at most 65 additions in double.
+          EXPECT_NEAR(together.outputs[i].signed_ulp_sum, alone.outputs[i].signed_ulp_sum,
+                      0x1p-40 * std::max(1.0, std::fabs(alone.outputs[i].ulp)) * static_cast<double>(alone.outputs[i].elements));
+        }
+        // Sums of 5 entries in two orders.
+        EXPECT_NEAR(together.gradient_sum_index.value, alone.gradient_sum_index.value, 0x1p-49 * std::max(1.0, alone.gradient_sum_index.value));
+        EXPECT_NEAR(together.sum_index.value, alone.sum_index.value, 0x1p-49 * std::max(1.0, alone.sum_index.value));
+        EXPECT_EQ(together.elements, alone.elements);
+        EXPECT_EQ(together.undecided_rows, alone.undecided_rows);
+        EXPECT_EQ(together.escalated_rows, alone.escalated_rows);
+        EXPECT_EQ(together.vacuous, alone.vacuous);
+        found += got.size(), ++compared;
+      }
+  }
+  EXPECT_GT(compared, 1000u);
+  EXPECT_GT(found, 1000u);
 }
 
 // The filter and the yardstick agree on what is wrong.
