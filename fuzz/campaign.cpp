@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "fuzz/examine.hpp"
+#include "fuzz/exhaustive.hpp"
 #include "fuzz/merge.hpp"
 #include "fuzz/minimise.hpp"
 #include "fuzz/recipe.hpp"
@@ -25,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t batch_size = 64;
+constexpr std::size_t batch_size = 64, exhaustive_batch_size = 8;
 /// Properties that call the kernel again run on one case in this many; the index decides, not the clock.
 constexpr std::uint64_t rerun_every = 3;
 constexpr auto save_every = std::chrono::seconds(5);
@@ -43,7 +44,8 @@ struct CaseResult {
   std::string refusal;
   CaseJudgement judgement;
   std::vector<std::string> classes;
-  std::vector<std::pair<Complaint, double>> complaints;  // with the excess
+  std::map<Complaint, Place> complaints;               // the worst row of each
+  std::map<std::string, std::uint64_t> violations;     // by property: 1, or the number of rows of an exhaustive run
   Verdict killed = Verdict::pass;                        // crashed or timed_out
   std::string last_words;
 };
@@ -74,6 +76,7 @@ class Campaign {
  public:
   explicit Campaign(const CampaignOptions& options)
       : options_(options),
+        limit_(options.seconds.value_or(options.cases || options.exhaust != 0 ? 1e18 : 10.0)),
         reference_(Registry::global().operator_named(options.op)),
         kernel_(options.subject ? *options.subject : Registry::global().kernel_named(options.op, options.kernel, options.format)),
         examiner_(reference_, kernel_, options.format) {
@@ -81,9 +84,18 @@ class Campaign {
     report_.op = options.op;
     report_.kernel = kernel_.name;
     report_.format = name(options.format);
-    report_.seed = options.seed;
-    report_.classes_required = required_classes(signature);
     report_.environment = environment();
+    if (options.exhaust != 0) {
+      exhaustive_.emplace(signature, options.format, options.exhaust);
+      tally_.length = static_cast<std::uint64_t>(options.exhaust), tally_.chunks = exhaustive_->chunks();
+      // Those of its own share.
+      if (!options_.cases) options_.cases = (tally_.chunks + options.shards - 1 - options.shard) / options.shards;
+      report_.classes_required = {every_row(tally_.length)};
+      report_.command = "exhaust";
+    } else {
+      report_.seed = options.seed;
+      report_.classes_required = required_classes(signature);
+    }
     tally_.op = report_.op, tally_.kernel = report_.kernel, tally_.format = report_.format, tally_.seed = report_.seed;
     tally_.shares.emplace_back();
     share().shard = options.shard, share().shards = options.shards;
@@ -113,7 +125,8 @@ class Campaign {
     std::vector<CaseResult> batch;
     while (!stopped() && !given_up() && elapsed() < limit_ && (!options_.cases || share().drawn < *options_.cases)) {
       const std::uint64_t done = share().drawn;
-      const std::uint64_t count = options_.cases ? std::min<std::uint64_t>(batch_size, *options_.cases - done) : batch_size;
+      const std::uint64_t full = exhaustive_ ? exhaustive_batch_size : batch_size;
+      const std::uint64_t count = options_.cases ? std::min<std::uint64_t>(full, *options_.cases - done) : full;
       batch.assign(count, {});
       for (std::uint64_t i = 0; i < count; ++i) batch[i].index = options_.shard + (done + i) * options_.shards;
       work(batch);
@@ -148,7 +161,11 @@ class Campaign {
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
   Recipe recipe(std::uint64_t index) const { return generate_recipe(reference_.signature(), options_.seed, index); }
-  Case case_of(std::uint64_t index) const { return expand(recipe(index), reference_.signature(), options_.format); }
+  Case case_of(std::uint64_t index) const {
+    return exhaustive_ ? exhaustive_->chunk(index) : expand(recipe(index), reference_.signature(), options_.format);
+  }
+  /// A case small enough to keep that holds the row in question.
+  Case case_with(std::uint64_t index, std::int64_t row) const { return exhaustive_ ? exhaustive_->row(index, row) : case_of(index); }
 
   void work(std::vector<CaseResult>& batch) const {
     std::atomic<std::size_t> cursor{0};
@@ -172,17 +189,19 @@ class Campaign {
   void examine(CaseResult& result) const {
     result.skipped = given_up();
     if (result.skipped) return;
-    const Recipe drawn = recipe(result.index);
-    const Case input = expand(drawn, reference_.signature(), options_.format);
-    const Examination examination = examiner_.examine(input, campaign_reruns(result.index));
+    const Case input = case_of(result.index);
+    const Examination examination = examiner_.examine(input, !exhaustive_ && campaign_reruns(result.index));
     result.rows = problem_count(reference_.signature(), input);
     result.judged = examination.judged;
     result.refused = examination.run.verdict == Verdict::refused;
     if (result.refused) result.refusal = examination.run.detail;
     result.judgement = examination.judgement;
-    if (result.judged) result.classes = classes_of(drawn, reference_.signature(), input);
+    if (result.judged && !exhaustive_) result.classes = classes_of(recipe(result.index), reference_.signature(), input);
+    std::set<std::pair<std::string, std::int64_t>> rows;
     for (const Examination::Item& item : examination.items) {
-      result.complaints.emplace_back(item.complaint, item.excess);
+      const std::int64_t row = item.breach ? item.breach->row : item.suspicion.row;
+      take(result.complaints[item.complaint], {result.index, row, 0, item.excess});
+      if (rows.emplace(item.complaint.property, exhaustive_ ? row : 0).second) ++result.violations[item.complaint.property];
       if (!kills(item.verdict)) continue;
       result.killed = item.verdict;
       result.last_words = item.detail;
@@ -222,11 +241,8 @@ class Campaign {
     take_index(result.judgement.gradient_sum_index, tally_.gradient_sum);
     take_index(result.judgement.sum_index, tally_.sum);
     if (result.killed != Verdict::pass) tally_.words.emplace(name(result.killed), Words{result.index, result.last_words});
-    std::set<std::string> counted;
-    for (const auto& [complaint, excess] : result.complaints) {
-      if (counted.insert(complaint.property).second) ++counts.violation_counts[complaint.property];
-      take(tally_.complaints[complaint], {result.index, 0, 0, excess});
-    }
+    for (const auto& [property, count] : result.violations) counts.violation_counts[property] += count;
+    for (const auto& [complaint, place] : result.complaints) take(tally_.complaints[complaint], place);
   }
 
   void fill_live() {
@@ -257,19 +273,19 @@ class Campaign {
         worst.row = found->second.row;
         worst.index = found->second.entry;
         worst.classes = normalised_extent(signature, input);
-        worst.witness = keep_witness(input);
+        worst.witness = keep_witness(case_with(found->second.index, found->second.row));
       }
       if (const auto found = tally_.ratio.find(output); found != tally_.ratio.end() && found->second.value >= 0) {
         const Case input = case_of(found->second.index);
         const GuardedRun run = run_guarded(signature, kernel_, input);
         if (run.verdict != Verdict::pass) continue;
         worst.bound_ratio = examiner_.judge().measure(input, run.outputs, index, found->second.row, found->second.entry).bound_ratio;
-        worst.bound_witness = keep_witness(input);
+        worst.bound_witness = keep_witness(case_with(found->second.index, found->second.row));
       }
     }
     record_index(tally_.gradient_sum, report_.gradient_sum_index, false);
     record_index(tally_.sum, report_.sum_index, true);
-    for (const auto& [complaint, place] : tally_.complaints) add_violation(complaint, place.index);
+    for (const auto& [complaint, place] : tally_.complaints) add_violation(complaint, place);
     order_violations(report_);
   }
 
@@ -285,30 +301,37 @@ class Campaign {
     const SumMeasurement sum = examiner_.judge().measure_sum(input, run.outputs, output, place.row, place.entry);
     record.max = probability ? sum.sum_index : sum.gradient_sum_index;
     record.output = output_name;
-    record.witness = keep_witness(input);
+    record.witness = keep_witness(case_with(place.index, place.row));
   }
 
   /// Shrinks the recipe, minimises the data, measures again.
-  void add_violation(const Complaint& complaint, std::uint64_t index) {
+  void add_violation(const Complaint& complaint, const Place& place) {
     const Signature& signature = reference_.signature();
     const auto last_words = tally_.words.find(complaint.property);
     const bool killed = last_words != tally_.words.end() && kills(*verdict_named(complaint.property));
     const Clock::time_point begun = Clock::now();
     const auto enough = [&] { return stopped() || (killed && Clock::now() - begun > longest_shrinking); };
-    const Recipe small = shrink_recipe(
-        signature, options_.seed, index,
-        [&](const Recipe& candidate) { return !enough() && examiner_.shows(expand(candidate, signature, options_.format), complaint); },
-        recipe_budget);
-    Case input = expand(small, signature, options_.format);
-    if (!examiner_.shows(input, complaint)) input = case_of(index);
+    std::string stratum;
+    Case input;
+    if (exhaustive_) {
+      input = exhaustive_->row(place.index, place.row);
+    } else {
+      const Recipe small = shrink_recipe(
+          signature, options_.seed, place.index,
+          [&](const Recipe& candidate) { return !enough() && examiner_.shows(expand(candidate, signature, options_.format), complaint); },
+          recipe_budget);
+      input = expand(small, signature, options_.format);
+      stratum = small.stratum;
+    }
+    if (!examiner_.shows(input, complaint)) input = case_of(place.index);
     input = minimise(signature, input, [&](const Case& candidate) { return !enough() && examiner_.shows(candidate, complaint); }, minimise_budget);
     const Examination examination = examiner_.examine(input, Examiner::needs_reruns(complaint));
     for (const Examination::Item& item : examination.items) {
       if (item.complaint != complaint) continue;
       std::optional<Violation> violation = examiner_.confirm(input, examination, item);
       if (!violation) continue;
-      violation->stratum = small.stratum;
-      violation->case_index = index;
+      violation->stratum = stratum;
+      violation->case_index = place.index;
       violation->witness = keep_witness(input);
       report_.violations.push_back(std::move(*violation));
       return;
@@ -318,9 +341,9 @@ class Campaign {
     Violation violation;
     violation.property = complaint.property;
     violation.verdict = *verdict_named(complaint.property);
-    violation.input = case_of(index);
+    violation.input = case_of(place.index);
     violation.message = last_words->second.text + " (once; it did not happen again on the same case)";
-    violation.case_index = index;
+    violation.case_index = place.index;
     violation.witness = keep_witness(violation.input);
     report_.violations.push_back(std::move(violation));
   }
@@ -345,13 +368,14 @@ class Campaign {
 
   void save_state() const { write_file(state_path(), pretty(nlohmann::json{{"schema", state_schema}, {"campaign", to_json(tally_)}})); }
 
-  const CampaignOptions& options_;
+  CampaignOptions options_;
+  const double limit_;
   const OperatorReference& reference_;
   const Kernel& kernel_;
+  std::optional<Exhaustive> exhaustive_;
   Examiner examiner_;
   Report report_;
   Tally tally_;
-  const double limit_ = options_.seconds.value_or(options_.cases ? 1e18 : 10.0);
   Clock::time_point start_;
   mutable std::atomic<std::uint64_t> killed_{0};
 };

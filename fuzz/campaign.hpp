@@ -18,6 +18,7 @@ struct CampaignOptions {
   std::optional<double> seconds;        ///< time limit
   std::optional<std::uint64_t> cases;   ///< case limit; without either: 10 seconds
   std::uint64_t seed = 1;
+  std::int64_t exhaust = 0;             ///< not 0: instead of drawing cases, all rows of so many logits (fuzz/exhaustive.hpp)
   int threads = 1;
   std::uint64_t shard = 0, shards = 1;  ///< this run takes the cases with index = shard modulo shards
   std::optional<std::filesystem::path> out;  ///< folder of report, witnesses and state
@@ -27,7 +28,8 @@ struct CampaignOptions {
   std::function<void(const Report& so_far, double seconds, std::optional<double> seconds_left)> progress;
 };
 
-/// Runs the campaign. The cases depend on operator, format and seed alone, so one or many threads judge the same cases.
+/// Runs the campaign, or counts through all rows in chunks that are one case each, without time or case limit unless one is
+/// given, and without the properties that call the kernel again. The cases depend on operator, format and seed alone, so one or many threads judge the same cases.
 /// Throws InvalidInput for unknown names or an unusable folder.
 Report run_campaign(const CampaignOptions& options);
 

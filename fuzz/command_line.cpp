@@ -19,6 +19,7 @@
 #include "fuzz/bench.hpp"
 #include "fuzz/campaign.hpp"
 #include "fuzz/examine.hpp"
+#include "fuzz/exhaustive.hpp"
 #include "fuzz/explain.hpp"
 #include "fuzz/merge.hpp"
 #include "fuzz/minimise.hpp"
@@ -139,14 +140,16 @@ std::vector<Format> parse_formats(const std::string& text, const std::string& op
   return {*format};
 }
 
-void progress_line(const Report& report, double seconds, std::optional<double> left) {
+void progress_line(const Report& report, std::optional<double> left) {
   double ulp = 0, ratio = 0;
   for (const auto& [output, worst] : report.worst) ulp = std::max(ulp, worst.ulp), ratio = std::max(ratio, worst.bound_ratio);
   std::uint64_t violations = 0;
   for (const auto& [property, count] : report.violation_counts) violations += count;
-  std::string line = fmt::format("\r{} {} {}: {} cases, {:.0f}/s, worst {:.4g} ulp, {:.3g} of bound, {} violations{}", report.op,
-                                 report.kernel, report.format, report.cases, static_cast<double>(report.cases) / std::max(seconds, 1e-9),
-                                 ulp, ratio, violations, left ? fmt::format(", {:.0f} s left", *left) : "");
+  const bool rows = report.command == "exhaust";
+  const std::uint64_t done = rows ? report.rows : report.cases;
+  std::string line = fmt::format("\r{} {} {}: {} {}, {:.0f}/s, worst {:.4g} ulp, {:.3g} of bound, {} violations{}", report.op, report.kernel,
+                                 report.format, done, rows ? "rows" : "cases", static_cast<double>(done) / std::max(report.seconds, 1e-9), ulp, ratio,
+                                 violations, left ? fmt::format(", {:.0f} s left", *left) : "");
   std::fprintf(stderr, "%-110s", line.c_str());
   std::fflush(stderr);
 }
@@ -217,15 +220,28 @@ struct FuzzCommand {
   CampaignOptions options;
   std::string time, dtype = "f32", out, shard;
   std::uint64_t cases = 0;
+  std::int64_t length = 0;
+  bool exhaustive = false;
   Outputs outputs;
 
-  void add(CLI::App& app) {
-    app.add_option("operator", options.op, "Operator, see `sumzero list`")->required();
-    app.add_option("--kernel", options.kernel, "Kernel under test: a name of `sumzero list`, FILE.py, FILE.so or process:COMMAND")->default_val("fast");
-    app.add_option("--dtype", dtype, fmt::format("{} or all", floating_format_names))->capture_default_str();
+  void add_fuzz(CLI::App& app) {
+    add(app, fmt::format("{} or all", floating_format_names));
     app.add_option("--time", time, "Time limit, for example 30s or 5m (default 10s)");
     app.add_option("--cases", cases, "Case limit")->check(CLI::PositiveNumber);
     app.add_option("--seed", options.seed, "Seed; the same seed gives the same cases")->capture_default_str();
+  }
+  void add_exhaust(CLI::App& app) {
+    exhaustive = true;
+    add(app, std::string(floating_format_names));
+    app.add_option("--length", length, "Logits of a row (default: as many as 32 bits hold, for example 2 of bf16, 4 of e4m3)")->check(CLI::PositiveNumber);
+    app.add_option("--time", time, "Stop after such a time, to go on later with --resume");
+  }
+  void add(CLI::App& app, const std::string& dtypes) {
+    app.add_option("operator", options.op, "Operator, see `sumzero list`")->required();
+    app.add_option("--kernel", options.kernel, "Kernel under test: a name of `sumzero list`, FILE.py, FILE.so or process:COMMAND")->default_val("fast");
+    auto* dtype_option = app.add_option("--dtype", dtype, dtypes);
+    if (exhaustive) dtype_option->required();
+    else dtype_option->capture_default_str();
     app.add_option("--threads", options.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
     app.add_option("--shard", shard,
                    "i/N: take the i-th of N disjoint shares, 0 <= i < N; auto/N, or auto in a Slurm array: i from the environment (Slurm, "
@@ -242,10 +258,14 @@ struct FuzzCommand {
     if (!shard.empty()) std::tie(options.shard, options.shards) = parse_shard(shard);
     if (options.shards > 1 && !out.empty()) out = (fs::path(out) / fmt::format("{}-of-{}", options.shard, options.shards)).string();
     if (options.resume && out.empty()) throw InvalidInput("--resume needs --out, the folder to go on from");
-    Registry::global().operator_named(options.op);
+    const Signature& signature = Registry::global().operator_named(options.op).signature();
     if (!out.empty()) subjects.options.running = fs::path(out) / "running";
     subjects.open({options.kernel});
     const std::vector<Format> formats = parse_formats(dtype, options.op, options.kernel);
+    if (exhaustive) {
+      if (formats.size() != 1) throw InvalidInput(fmt::format("exhaust takes one --dtype: {}", floating_format_names));
+      options.exhaust = length > 0 ? length : Exhaustive::default_length(signature, formats[0]);
+    }
     options.stop = &interrupted;
     const bool terminal = ::isatty(2) && !outputs.quiet;
     std::vector<Report> reports;
@@ -259,11 +279,11 @@ struct FuzzCommand {
           .out[0] = '\0';
       auto last = std::chrono::steady_clock::now();
       if (terminal)
-        options.progress = [last](const Report& report, double seconds, std::optional<double> left) mutable {
+        options.progress = [last](const Report& report, double, std::optional<double> left) mutable {
           const auto now = std::chrono::steady_clock::now();
           if (now - last < std::chrono::milliseconds(100)) return;
           last = now;
-          progress_line(report, seconds, left);
+          progress_line(report, left);
         };
       reports.push_back(run_campaign(options));
       if (terminal) std::fprintf(stderr, "\r%-110s\r", "");
@@ -598,9 +618,11 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer("Exit codes: 0 pass, 1 violation, 2 usage or unreadable input, 3 kernel crashed or timed out, 4 inconclusive, 77 skipped.");
 
-  FuzzCommand fuzz;
+  FuzzCommand fuzz, exhaust;
   CLI::App* fuzz_app = app.add_subcommand("fuzz", "Search for violations of bound and invariants");
-  fuzz.add(*fuzz_app);
+  fuzz.add_fuzz(*fuzz_app);
+  CLI::App* exhaust_app = app.add_subcommand("exhaust", "Judge every row of a few logits that the dtype can hold");
+  exhaust.add_exhaust(*exhaust_app);
   GenerateCommand generate;
   CLI::App* generate_app = app.add_subcommand("generate", "Write a batch of cases for a kernel that runs elsewhere");
   generate.add(*generate_app);
@@ -675,6 +697,7 @@ int run(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error of write, with a sentence
 
   if (*fuzz_app) return static_cast<int>(fuzz.run());
+  if (*exhaust_app) return static_cast<int>(exhaust.run());
   if (*generate_app) return static_cast<int>(generate.run());
   if (*check_app) return static_cast<int>(check.run());
   if (*gate_app) return static_cast<int>(gate_command.run());

@@ -102,6 +102,7 @@ void Tally::join(const Tally& other) {
   if (std::tie(op, kernel, format, seed) != std::tie(other.op, other.kernel, other.format, other.seed))
     throw InvalidInput(fmt::format("{}/{}/{} with seed {} and {}/{}/{} with seed {} are different campaigns; merge each on its own", op, kernel, format,
                                    seed, other.op, other.kernel, other.format, other.seed));
+  if (length != other.length) throw InvalidInput(fmt::format("{}/{}/{}: an exhaustive run and another one cannot be merged; merge each on its own", op, kernel, format));
   for (const Share& share : other.shares) {
     const auto same = std::find_if(shares.begin(), shares.end(), [&](const Share& s) { return s.shard == share.shard && s.shards == share.shards; });
     if (same != shares.end()) {
@@ -138,13 +139,18 @@ Share Tally::total() const {
   return total;
 }
 
+bool Tally::exhausted() const {
+  const Share all = total();
+  return length > 0 && all.drawn == chunks && all.cases == chunks && all.refused == 0 && all.undecided == 0;
+}
+
 json to_json(const Tally& tally) {
   json shares = json::array(), complaints = json::array(), words = json::object();
   for (const Share& share : tally.shares) shares.push_back(to_json(share));
   for (const auto& [complaint, place] : tally.complaints)
     complaints.push_back({{"property", complaint.property}, {"kind", complaint.kind}, {"output", complaint.output}, {"worst", to_json(place)}});
   for (const auto& [verdict, first] : tally.words) words[verdict] = {{"index", first.index}, {"text", valid_utf8(first.text)}};
-  return {{"operator", tally.op}, {"kernel", valid_utf8(tally.kernel)}, {"dtype", tally.format}, {"seed", tally.seed},
+  return {{"operator", tally.op}, {"kernel", valid_utf8(tally.kernel)}, {"dtype", tally.format}, {"seed", tally.seed}, {"length", tally.length}, {"chunks", tally.chunks},
           {"shares", shares}, {"ulp", to_json(tally.ulp)}, {"ratio", to_json(tally.ratio)},
           {"gradient_sum", to_json(tally.gradient_sum)}, {"sum", to_json(tally.sum)}, {"complaints", complaints}, {"words", words}};
 }
@@ -155,6 +161,8 @@ Tally tally_from_json(const JsonValue& value) {
   tally.kernel = value.at("kernel").text();
   tally.format = value.at("dtype").text();
   tally.seed = value.at("seed").count();
+  if (const auto length = value.find("length")) tally.length = length->count();
+  if (const auto chunks = value.find("chunks")) tally.chunks = chunks->count();
   for (const JsonValue& share : value.at("shares").items()) tally.shares.push_back(share_from(share));
   tally.ulp = places_from(value.at("ulp"));
   tally.ratio = places_from(value.at("ratio"));

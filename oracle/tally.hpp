@@ -49,6 +49,7 @@ struct Words {
 struct Tally {
   std::string op, kernel, format;
   std::uint64_t seed = 0;
+  std::uint64_t length = 0, chunks = 0;  ///< of an exhaustive run: logits of a row, cases in all; 0: sampled
   std::vector<Share> shares;  ///< disjoint, by (shards, shard)
   std::map<std::string, Place> ulp, ratio, gradient_sum, sum;  ///< by output
   std::map<Complaint, Place> complaints;                       ///< the worst case of each
@@ -58,6 +59,8 @@ struct Tally {
   /// InvalidInput when the campaigns differ or shares overlap in part. Associative, commutative and idempotent.
   void join(const Tally& other);
   Share total() const;
+  /// An exhaustive run of which every row was judged.
+  bool exhausted() const;
 };
 
 nlohmann::json to_json(const Tally& tally);

@@ -45,15 +45,19 @@ std::vector<std::string> Report::classes_missing() const {
   return missing;
 }
 
+std::string every_row(std::uint64_t length) { return "every row of " + std::to_string(length) + (length == 1 ? " logit" : " logits"); }
+
 void Report::count(const Tally& tally) {
   const Share total = tally.total();
   cases = total.cases, rows = total.rows, elements = total.elements, seconds = total.seconds;
   undecided = total.undecided, refused = total.refused, mistrusted = total.mistrusted, escalated = total.escalated;
   for (const auto& [property, count] : total.violation_counts) violation_counts[property] = count;
   classes_reached = total.classes_reached;
+  if (tally.exhausted()) classes_reached[every_row(tally.length)] = tally.chunks;
   bias.clear();
   for (const auto& [output, elements_judged] : total.judged) {
     worst[output].elements = elements_judged;
+    if (tally.exhausted()) worst[output].kind = "exhaustive";
     bias[output] = {total.signed_ulps.at(output) / static_cast<double>(elements_judged), elements_judged};
   }
   if (const auto first = tally.words.find(std::string(name(Verdict::refused))); first != tally.words.end()) refusal = first->second.text;

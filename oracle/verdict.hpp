@@ -89,7 +89,10 @@ struct Bias {
   std::uint64_t elements = 0;
 };
 
-/// The result of fuzz, gate or check for one kernel, operator and format.
+/// The one coverage class of an exhaustive run.
+std::string every_row(std::uint64_t length);
+
+/// The result of fuzz, exhaust or check for one kernel, operator and format.
 struct Report {
   static constexpr int schema = 1;
   std::string op, kernel, format;
@@ -111,7 +114,7 @@ struct Report {
   std::map<std::string, std::string> contract; ///< printable contract of the kernel
   std::optional<Tally> tally;                  ///< what the counts and records come from; needed to merge
 
-  /// Counts and means of the tally.
+  /// Counts and means of the tally, and whether it is exhaustive.
   void count(const Tally& tally);
 
   std::vector<std::string> classes_missing() const;
