@@ -26,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t batch_size = 64, exhaustive_batch_size = 8;
+constexpr std::size_t batch_size = 64, exhaustive_batch_size = 32;
 /// Properties that call the kernel again run on one case in this many; the index decides, not the clock.
 constexpr std::uint64_t rerun_every = 3;
 constexpr auto save_every = std::chrono::seconds(5);
@@ -361,6 +361,7 @@ class Campaign {
     const Share& mine = share();
     if (earlier.op != tally_.op || earlier.kernel != tally_.kernel || earlier.format != tally_.format)
       throw InvalidInput(path + ": belongs to another operator, kernel or dtype; choose another --out");
+    if (earlier.length != tally_.length) throw InvalidInput(path + ": belongs to rows of another length or to a sampled campaign; choose another --out");
     if (earlier.seed != tally_.seed || earlier.shares.size() != 1 || earlier.shares[0].shard != mine.shard || earlier.shares[0].shards != mine.shards)
       throw InvalidInput(path + ": was written with another seed or shard; repeat them or choose another --out");
     tally_ = std::move(earlier);

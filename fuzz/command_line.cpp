@@ -145,10 +145,8 @@ void progress_line(const Report& report, std::optional<double> left) {
   for (const auto& [output, worst] : report.worst) ulp = std::max(ulp, worst.ulp), ratio = std::max(ratio, worst.bound_ratio);
   std::uint64_t violations = 0;
   for (const auto& [property, count] : report.violation_counts) violations += count;
-  const bool rows = report.command == "exhaust";
-  const std::uint64_t done = rows ? report.rows : report.cases;
   std::string line = fmt::format("\r{} {} {}: {} {}, {:.0f}/s, worst {:.4g} ulp, {:.3g} of bound, {} violations{}", report.op, report.kernel,
-                                 report.format, done, rows ? "rows" : "cases", static_cast<double>(done) / std::max(report.seconds, 1e-9), ulp, ratio,
+                                 report.format, report.judged(), report.unit(), static_cast<double>(report.judged()) / std::max(report.seconds, 1e-9), ulp, ratio,
                                  violations, left ? fmt::format(", {:.0f} s left", *left) : "");
   std::fprintf(stderr, "%-110s", line.c_str());
   std::fflush(stderr);

@@ -98,7 +98,7 @@ class Judge {
     const auto found = all.find(std::string(bound_property));
     if (found != all.end() && found->second.failed()) {
       row_.bound_holds = false;
-      say(Level::failure, fmt::format("the bound is exceeded in {} cases", found->second.cases) + first_of(found->second));
+      say(Level::failure, fmt::format("the bound is exceeded in {} {}", found->second.cases, report.unit()) + first_of(found->second));
     }
     for (const auto& [output, worst] : report.worst) {
       if (worst.bound_ratio <= 1) continue;
@@ -114,9 +114,9 @@ class Judge {
       if (property == bound_property) continue;
       if (finding.failed()) {
         row_.invariants_hold = false;
-        say(Level::failure, fmt::format("{} fails in {} cases", property, finding.cases) + first_of(finding));
+        say(Level::failure, fmt::format("{} fails in {} {}", property, finding.cases, report.unit()) + first_of(finding));
       } else if (finding.cases > 0) {
-        say(Level::warning, fmt::format("{}, {} cases", property, finding.cases) + first_of(finding));
+        say(Level::warning, fmt::format("{}, {} {}", property, finding.cases, report.unit()) + first_of(finding));
       }
     }
   }

@@ -46,7 +46,7 @@ std::string_view verdict_word(const Report& report);
 std::vector<std::string> inconclusive_reasons(const Report& report);
 
 /// JUnit XML: a suite per report; test cases for the bound of each output, each other property that was counted, class
-/// coverage and undecided cases. A report whose exit code is neither 0 nor 77 has at least one failure.
+/// coverage and undecided rows. A report whose exit code is neither 0 nor 77 has at least one failure.
 std::string junit_xml(const std::vector<Report>& reports);
 
 /// Largest size of a Markdown summary, in bytes: reviews of pull requests take no longer text.

@@ -64,7 +64,7 @@ std::string evidence(const Violation& violation) {
 
 /// "proved", "exhaustive" or "largest found in N cases": no maximum is printed without it.
 std::string label(const Report& report, const Worst& worst) {
-  return worst.kind == "sampled" ? fmt::format("largest found in {} cases", report.cases) : worst.kind;
+  return worst.kind == "sampled" ? fmt::format("largest found in {} {}", report.judged(), report.unit()) : worst.kind;
 }
 
 // ---------------------------------------------------------------------------------------------------------
@@ -137,12 +137,12 @@ std::string details(const std::vector<const Violation*>& violations) {
   return text;
 }
 
-void add_property(Suite& suite, const std::string& test, const Finding& finding) {
+void add_property(Suite& suite, const std::string& test, const Finding& finding, const char* unit) {
   const std::string text = details(finding.violations);
   if (!finding.failed()) return suite.pass(test, text);
   const bool crash = std::any_of(finding.violations.begin(), finding.violations.end(),
                                  [](const Violation* violation) { return kills(violation->verdict); });
-  const std::string message = finding.violations.empty() ? fmt::format("fails in {} cases", finding.cases)
+  const std::string message = finding.violations.empty() ? fmt::format("fails in {} {}", finding.cases, unit)
                                                          : sentence(*finding.violations.front());
   suite.fail(test, crash ? "error" : "failure", message, text);
 }
@@ -152,7 +152,7 @@ void add_bounds(Suite& suite, const Report& report, const Finding& all) {
   for (const auto& [output, bound] : report.bounds) by_output[output];
   for (const auto& [output, worst] : report.worst) by_output[output];
   for (const Violation* violation : all.violations) by_output[violation->output].violations.push_back(violation);
-  if (all.violations.empty() && all.cases > 0) add_property(suite, "bound", all);
+  if (all.violations.empty() && all.cases > 0) add_property(suite, "bound", all, report.unit());
   for (const auto& [output, finding] : by_output) {
     const std::string test = "bound of " + output;
     const auto worst = report.worst.find(output);
@@ -161,7 +161,7 @@ void add_bounds(Suite& suite, const Report& report, const Finding& all) {
       suite.fail(test, "failure", fmt::format("error is {} of the bound", short_number(ratio)),
                  "witness " + worst->second.bound_witness);
     else
-      add_property(suite, test, finding);
+      add_property(suite, test, finding, report.unit());
   }
 }
 
@@ -174,20 +174,20 @@ Suite suite_of(const Report& report) {
   std::map<std::string, Finding> properties = findings(report);
   add_bounds(suite, report, properties[std::string(bound_property)]);
   properties.erase(std::string(bound_property));
-  for (const auto& [property, finding] : properties) add_property(suite, property, finding);
+  for (const auto& [property, finding] : properties) add_property(suite, property, finding, report.unit());
 
   std::string missing;
   for (const std::string& name : report.classes_missing()) missing += (missing.empty() ? "" : ", ") + name;
   if (missing.empty()) suite.pass("class coverage");
   else suite.fail("class coverage", "failure", "classes not reached: " + missing, "run longer, or with other strata");
-  if (report.undecided == 0) suite.pass("undecided cases");
+  if (report.undecided == 0) suite.pass("undecided rows");
   else
-    suite.fail("undecided cases", "failure", fmt::format("{} cases could not be decided", report.undecided),
+    suite.fail("undecided rows", "failure", fmt::format("{} rows could not be decided", report.undecided),
                "the reference reached its highest precision");
   // The run as a whole may fail for a reason that has no test case of its own.
   if (report.exit_code() != Exit::pass && suite.failures + suite.errors == 0)
     suite.fail("verdict", report.exit_code() == Exit::crash ? "error" : "failure",
-               fmt::format("the run is judged {}", verdict_word(report)), fmt::format("{} cases were judged", report.cases));
+               fmt::format("the run is judged {}", verdict_word(report)), fmt::format("{} {} were judged", report.judged(), report.unit()));
   return suite;
 }
 
@@ -241,7 +241,7 @@ std::string table_row(const Report& report) {
   return fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} |\n", plain(report.op, 100), plain(report.kernel, 100),
                      plain(report.format, 100), report.exit_code() == Exit::pass ? std::string(word) : fmt::format("**{}**", word),
                      short_number(largest(report.worst, &Worst::ulp)), short_number(largest(report.worst, &Worst::bound_ratio)),
-                     short_number(report.gradient_sum_index.max), report.cases);
+                     short_number(report.gradient_sum_index.max), report.command == "exhaust" ? fmt::format("{} rows", report.rows) : std::to_string(report.cases));
 }
 
 std::string violation_item(const Report& report, const Violation& violation) {
@@ -314,7 +314,7 @@ std::vector<std::string> inconclusive_reasons(const Report& report) {
   std::string missing;
   for (const std::string& name : report.classes_missing()) missing += (missing.empty() ? "" : ", ") + name;
   if (!missing.empty()) reasons.push_back("classes not reached: " + missing);
-  if (report.undecided > 0) reasons.push_back(fmt::format("{} cases undecided", report.undecided));
+  if (report.undecided > 0) reasons.push_back(fmt::format("{} rows undecided", report.undecided));
   if (reasons.empty()) reasons.push_back("the run was judged inconclusive");
   return reasons;
 }
@@ -404,8 +404,11 @@ std::string terminal_summary(const Report& report) {
   const auto line = [&](std::string_view head, const std::string& rest) {
     text += fmt::format("  {:<10}{}\n", shortened(one_line(head), 9), one_line(rest));
   };
-  line("cases", fmt::format("{} ({} rows, {} elements) in {:.1f} s, seed {}", report.cases, report.rows, report.elements,
-                            report.seconds, report.seed));
+  if (report.command == "exhaust")
+    line("rows", fmt::format("{} ({} elements) in {:.1f} s", report.rows, report.elements, report.seconds));
+  else
+    line("cases", fmt::format("{} ({} rows, {} elements) in {:.1f} s, seed {}", report.cases, report.rows, report.elements,
+                              report.seconds, report.seed));
   std::size_t shown = 0;
   for (const auto& [output, worst] : report.worst) {
     if (++shown > most_outputs) break;

@@ -101,7 +101,7 @@ struct Report {
   double seconds = 0;
   std::string verdict = "pass";  ///< pass, violation, inconclusive, crashed or refused
   std::vector<Violation> violations;           ///< at most a few per property and output, smallest witness first
-  std::map<std::string, std::uint64_t> violation_counts;  ///< cases per property, all of them
+  std::map<std::string, std::uint64_t> violation_counts;  ///< by property: all of the cases, or of the rows of an exhaustive run
   std::map<std::string, Worst> worst;          ///< by output
   std::map<std::string, BoundUsed> bounds;     ///< by output
   IndexRecord gradient_sum_index, sum_index;
@@ -116,6 +116,10 @@ struct Report {
 
   /// Counts and means of the tally, and whether it is exhaustive.
   void count(const Tally& tally);
+
+  /// What is counted: the rows of an exhaustive run, otherwise cases; and how many.
+  const char* unit() const { return command == "exhaust" ? "rows" : "cases"; }
+  std::uint64_t judged() const { return command == "exhaust" ? rows : cases; }
 
   std::vector<std::string> classes_missing() const;
   Exit exit_code() const;

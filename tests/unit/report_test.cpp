@@ -291,7 +291,7 @@ TEST(Junit, HoldsTestsAndFailures) {
   EXPECT_EQ(occurrences(text, "name=\"bound of loss\""), 2u);
   EXPECT_EQ(occurrences(text, "name=\"gradient sum\""), 2u);
   EXPECT_EQ(occurrences(text, "name=\"class coverage\""), 2u);
-  EXPECT_EQ(occurrences(text, "name=\"undecided cases\""), 2u);
+  EXPECT_EQ(occurrences(text, "name=\"undecided rows\""), 2u);
   EXPECT_EQ(occurrences(text, "<failure "), 1u);
   EXPECT_NE(text.find("tests=\"10\" failures=\"1\" errors=\"0\" skipped=\"0\""), std::string::npos) << text;
   EXPECT_NE(text.find("witness " + content_address(collapse_pair())), std::string::npos);
