@@ -325,6 +325,53 @@ class Fuzzing(CommandLine):
         self.assertTrue((out / "state.json").exists())
 
 
+class Exhausting(CommandLine):
+    def test_every_row_through_kills(self):
+        straight, out, dice = self.folder / "straight.json", self.folder / "killed", random.Random(11)
+        command = ["exhaust", "softmax", "--kernel", "fast.plain", "--dtype", "e4m3", "--length", "2", "-q"]
+        text = self.succeeds(0, *command[:-1], "--json", straight)
+        self.assertIn("rows      65536", text)
+        self.assertIn("exhaustive", text)
+        for _ in range(4):
+            process = subprocess.Popen([BINARY, *command, "--out", str(out), "--resume"])
+            time.sleep(dice.uniform(0.01, 0.15))
+            process.kill()
+            process.wait()
+        for _ in range(3):  # or left early, with what there is
+            self.assertIn(sumzero(*command, "--out", out, "--resume", "--time", "0.02s").returncode, (0, 4))
+        self.succeeds(0, *command, "--out", out, "--resume")
+        self.assertEqual(timeless(json.loads((out / "report.json").read_text())), timeless(json.loads(straight.read_text())))
+        self.refused("fuzz", "softmax", "--kernel", "fast.plain", "--dtype", "e4m3", "--cases", 1, "--out", out, "--resume", names="another length")
+
+    def test_shards_are_whole_together(self):
+        shards = self.folder / "shards"
+        for i in range(2):
+            self.succeeds(4, "exhaust", "log_softmax", "--dtype", "e5m2", "--length", 2, "--shard", f"{i}/2", "--out", shards, "-q")
+        self.assertIn("exhaustive", self.succeeds(0, "merge", shards, "-o", self.folder / "merged"))
+
+    def test_a_collapse_is_counted(self):
+        # torch's order of cross-entropy loses the target's gradient in bf16 whatever the loss of the rest: every such row counts.
+        report = self.folder / "report.json"
+        self.succeeds(1, "exhaust", "cross_entropy", "--kernel", "textbook.pytorch", "--dtype", "e5m2", "--length", 2, "-q", "--json", report)
+        report = json.loads(report.read_text())
+        self.assertGreater(report["violation_counts"]["gradient sum"], 1)
+        self.assertTrue(all(worst["kind"] == "exhaustive" for worst in report["worst"].values()))
+        self.assertTrue(all(violation["case"]["extents"][0] == 1 for violation in report["violations"]))
+
+    def test_bad_requests(self):
+        self.refused("exhaust", "softmax", names="--dtype")
+        self.refused("exhaust", "softmax", "--dtype", "all", names="--dtype")
+        self.refused("exhaust", "softmax", "--dtype", "f8", names="f8")
+        self.refused("exhaust", "softmax", "--dtype", "bf16", "--length", 3, names=["2^32", "from 1 to 2"])
+        self.refused("exhaust", "softmax", "--dtype", "bf16", "--length", 0, names="--length")
+        self.refused("exhaust", "softmax", "--dtype", "bf16", "--length", 10**30, names="--length")
+        self.refused("exhaust", "softmax", "--dtype", "f64", names="2^32")
+        self.refused("exhaust", "sdpa", "--dtype", "e4m3", names="use fuzz")
+        self.refused("exhaust", "softmax.merge", "--dtype", "e4m3", names="use fuzz")
+        self.refused("exhaust", "softmax", "--dtype", "bf16", "--seed", 1, names="--seed")
+        self.refused("exhaust", "softmax", "--dtype", "bf16", "--resume", names="--out")
+
+
 class Witnesses(CommandLine):
     def test_replay(self):
         path = self.write("collapse.json", COLLAPSE)

@@ -130,6 +130,20 @@ TEST_F(Campaigns, MergedSharesAreOneRun) {
   }
 }
 
+// A share that misses classes is inconclusive; the shares that have them all together are not.
+TEST_F(Campaigns, SharesAreConclusiveTogether) {
+  CampaignOptions share = options("softmax", "fast", Format::f32, 90);
+  share.shards = 2;
+  Report merged = run_campaign(share);
+  ASSERT_EQ(merged.verdict, "inconclusive");
+  for (const std::uint64_t shard : {0, 1}) {
+    share.shard = shard, share.cases = 600;
+    merged = merge_reports(merged, run_campaign(share));
+  }
+  EXPECT_EQ(merged.classes_missing(), std::vector<std::string>{});
+  EXPECT_EQ(merged.verdict, "pass");
+}
+
 // Planted: a merge that keeps the wrong one of two records, or counts a share twice, is seen by the comparison above.
 TEST_F(Campaigns, AWrongMergeIsCaught) {
   CampaignOptions share = options("softmax", "textbook.pytorch", Format::f32, 60);
