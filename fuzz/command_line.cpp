@@ -24,6 +24,7 @@
 #include "fuzz/merge.hpp"
 #include "fuzz/minimise.hpp"
 #include "fuzz/recipe.hpp"
+#include "fuzz/selftest.hpp"
 #include "fuzz/sumzero.hpp"
 #include "oracle/contract.hpp"
 #include "oracle/file.hpp"
@@ -318,6 +319,33 @@ struct ProbeCommand {
     if (result.refused) return Exit::skipped;
     if (!to.empty()) write_file(to, pretty(draft_contract(result)));
     return Exit::pass;
+  }
+};
+
+struct SelftestCommand {
+  SelftestOptions options;
+  std::string dtype, json;
+  bool quiet = false;
+  void add(CLI::App& app) {
+    app.add_option("operator", options.op, "Operator (default: all)");
+    app.add_option("--kernel", options.kernel, "Kernel that is broken, and must be right itself")->capture_default_str();
+    app.add_option("--dtype", dtype, std::string(floating_format_names) + " (default: f32 and bf16)");
+    app.add_option("--cases", options.cases, "Cases until a mutant counts as survivor")->check(CLI::PositiveNumber)->capture_default_str();
+    app.add_option("--seed", options.seed, "Seed; the same seed gives the same cases")->capture_default_str();
+    app.add_option("--threads", options.threads, "Worker threads")->check(CLI::Range(1, 1024))->capture_default_str();
+    app.add_option("--json", json, "Write every mutant's outcome as JSON");
+    app.add_flag("-q,--quiet", quiet, "No progress and no table");
+  }
+  Exit run() {
+    if (!dtype.empty()) options.formats = parse_formats(dtype, "", "");
+    options.twin_cases = std::min(options.twin_cases, options.cases);
+    options.stop = &interrupted;
+    if (::isatty(2) && !quiet) options.progress = [](std::size_t done, std::size_t all) { std::fprintf(stderr, "\r%zu of %zu mutants", done, all); };
+    const SelftestResult result = selftest(options);
+    if (options.progress) std::fprintf(stderr, "\r%40s\r", "");
+    if (!quiet) std::cout << selftest_text(result);
+    if (!json.empty()) write_file(json, pretty(to_json(result)));
+    return result.exit_code();
   }
 };
 
@@ -636,6 +664,9 @@ int run(int argc, char** argv) {
   MergeCommand merge;
   CLI::App* merge_app = app.add_subcommand("merge", "Join the reports of shares of a campaign");
   merge.add(*merge_app);
+  SelftestCommand selftest_command;
+  CLI::App* selftest_app = app.add_subcommand("selftest", "Break kernels that are right in known ways: does the tool notice?");
+  selftest_command.add(*selftest_app);
   ReportCommand report;
   CLI::App* report_app = app.add_subcommand("report", "Summarise reports as Markdown, JSON, JUnit XML or SARIF");
   report.add(*report_app);
@@ -700,6 +731,7 @@ int run(int argc, char** argv) {
   if (*check_app) return static_cast<int>(check.run());
   if (*gate_app) return static_cast<int>(gate_command.run());
   if (*probe_app) return static_cast<int>(probing.run());
+  if (*selftest_app) return static_cast<int>(selftest_command.run());
   if (*merge_app) return static_cast<int>(merge.run());
   if (*report_app) return static_cast<int>(report.run());
   if (*replay_app) return static_cast<int>(witness.replay());
