@@ -13,6 +13,7 @@
 #include "fuzz/exhaustive.hpp"
 #include "fuzz/merge.hpp"
 #include "fuzz/minimise.hpp"
+#include "fuzz/random.hpp"
 #include "fuzz/recipe.hpp"
 #include "fuzz/recipe_generator.hpp"
 #include "oracle/environment.hpp"
@@ -27,7 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t batch_size = 64, exhaustive_batch_size = 32;
-/// Properties that call the kernel again run on one case in this many; the index decides, not the clock.
+/// Properties that call the kernel again run on about one case in this many; the index decides, not the clock.
 constexpr std::uint64_t rerun_every = 3;
 constexpr auto save_every = std::chrono::seconds(5);
 constexpr int recipe_budget = 150, minimise_budget = 600;
@@ -389,6 +390,7 @@ Case campaign_case(const Signature& signature, Format format, std::uint64_t seed
   return expand(generate_recipe(signature, seed, index), signature, format);
 }
 
-bool campaign_reruns(std::uint64_t index) { return (index / 7) % rerun_every == 0; }
+// A hash: strata take turns with a period of their own, and any period here would leave some of them out.
+bool campaign_reruns(std::uint64_t index) { return Random(index).bits() % rerun_every == 0; }
 
 }  // namespace sumzero

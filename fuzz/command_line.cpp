@@ -341,6 +341,7 @@ struct SelftestCommand {
     options.twin_cases = std::min(options.twin_cases, options.cases);
     options.stop = &interrupted;
     if (::isatty(2) && !quiet) options.progress = [](std::size_t done, std::size_t all) { std::fprintf(stderr, "\r%zu of %zu mutants", done, all); };
+    fmt::format_to_n(crash_message, sizeof crash_message - 1, "sumzero: a broken kernel crashed; repeat with --threads 1 under a debugger\n").out[0] = '\0';
     const SelftestResult result = selftest(options);
     if (options.progress) std::fprintf(stderr, "\r%40s\r", "");
     if (!quiet) std::cout << selftest_text(result);

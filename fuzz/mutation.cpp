@@ -57,8 +57,10 @@ using Applies = std::function<bool(const Signature&, const Kernel&, Format)>;
 const Applies always = [](const Signature&, const Kernel&, Format) { return true; };
 const Applies with_logits = [](const Signature& signature, const Kernel&, Format) { return signature.input_with(Role::logits) >= 0; };
 const Applies wide_storage = [](const Signature&, const Kernel&, Format storage) { return storage == accumulator_of(storage); };
-const Applies narrow_storage = [](const Signature&, const Kernel& right, Format storage) {
-  return storage != accumulator_of(storage) && right.supports(accumulator_of(storage));
+const Applies narrow_storage = [](const Signature& signature, const Kernel& right, Format storage) {
+  return storage != accumulator_of(storage) && right.supports(accumulator_of(storage)) &&
+         std::any_of(signature.outputs.begin(), signature.outputs.end(),
+                     [&](const OutputSpec& spec) { return right.offers(spec.name) && element_format(spec.element, storage) == storage; });
 };
 Applies both(Applies a, Applies b) {
   return [a = std::move(a), b = std::move(b)](const Signature& signature, const Kernel& right, Format storage) {
@@ -366,18 +368,21 @@ struct Plans {
   std::map<std::pair<std::vector<std::int64_t>, std::string>, Layout> layouts;  ///< by extents and input
 };
 
-/// Strides of the first call with these extents serve all later ones, as far as they stay inside the storage.
+/// Strides of the first call with these extents serve all later ones. Behind the end of the storage, where the defect would
+/// read what happens to lie there, it reads from the start again.
 void cached_strides(Plans& plans, const Kernel& right, const Call& call, bool planted) {
   Case other = call.input;
   for (auto& [name, tensor] : other.inputs) {
     const auto [found, fresh] = plans.layouts.emplace(std::pair(call.input.extents, name), Plans::Layout{tensor.strides, tensor.offset});
-    if (!planted || fresh || found->second.strides.size() != tensor.shape.size()) continue;
-    Tensor wrong = tensor;
-    wrong.strides = found->second.strides, wrong.offset = found->second.offset;
+    // A label from elsewhere would be no class at all, and end the process.
+    if (!planted || fresh || !is_floating(tensor.format) || found->second.strides.size() != tensor.shape.size()) continue;
+    Tensor plan = tensor;
+    plan.strides = found->second.strides, plan.offset = found->second.offset;
     const std::int64_t size = static_cast<std::int64_t>(tensor.bytes.size()) / tensor.width();
-    bool inside = true;
-    for (std::int64_t i = 0; i < wrong.elements() && inside; ++i) inside = wrong.position(i) >= 0 && wrong.position(i) < size;
-    if (inside) tensor = std::move(wrong);
+    Tensor read = Tensor::contiguous(tensor.format, tensor.shape);
+    for (std::int64_t i = 0; i < read.elements(); ++i)
+      std::memcpy(read.bytes.data() + i * read.width(), tensor.bytes.data() + (plan.position(i) % size + size) % size * read.width(), static_cast<std::size_t>(read.width()));
+    tensor = std::move(read);
   }
   right.run({call.signature, other, call.outputs, call.threads});
 }

@@ -105,19 +105,28 @@ struct Logits {
 
 bool has(const Signature& signature, Role role) { return signature.input_with(role) >= 0; }
 
-/// Puts a row-major tensor into another storage order; the logical contents stay.
+/// Puts a row-major tensor into another storage order; the logical contents stay. A vector is padded, offset, broadcast or
+/// reversed.
 Tensor with_layout(const Tensor& tensor, int layout) {
-  if (tensor.shape.size() != 2 || layout == 0) return tensor;
+  if (tensor.shape.empty() || tensor.shape.size() > 2 || layout == 0) return tensor;
   Tensor result = tensor;
-  const std::int64_t rows = tensor.shape[0], classes = tensor.shape[1], width = tensor.width();
+  const bool vector = tensor.shape.size() == 1;
+  const std::int64_t rows = tensor.shape[0], classes = vector ? 1 : tensor.shape[1], width = tensor.width();
   std::int64_t storage = rows * classes;
+  if (vector && (layout == 2 || layout == 5)) {
+    result.strides = {-1};
+    result.offset = rows - 1;
+    layout = 0;
+  }
   switch (layout) {
+    case 0: break;
     case 1: result.strides = {classes + 3, 1}; storage = rows * (classes + 3); break;
     case 2: result.strides = {1, rows}; break;
     case 3: result.offset = 5; storage += 5; break;
     case 4: result.strides = {0, 1}; storage = classes; break;
     default: result.strides = {classes, -1}; result.offset = classes - 1; break;
   }
+  result.strides.resize(tensor.shape.size());
   // Gaps hold a poison that a kernel which ignores strides would pick up.
   result.bytes.assign(static_cast<std::size_t>(storage * width), std::byte{0x7b});
   for (std::int64_t i = 0; i < rows * classes; ++i) result.set(i, tensor.get(i));
@@ -179,7 +188,7 @@ std::vector<double> near(const std::vector<double>& teacher, const Recipe& recip
 
 std::vector<std::string> strata_of(const Signature& signature) {
   if (signature.axes == Axes::attention) return attention_strata();
-  if (has(signature, Role::state_maximum)) return {"merge", "merge_empty", "special"};
+  if (has(signature, Role::state_maximum)) return {"merge", "merge_empty", "special", "layout"};
   if (has(signature, Role::partial_output)) return {"merge", "merge_empty", "layout", "upstream", "dimension"};
   std::vector<std::string> strata = {"plain", "peak", "collapse", "underflow", "ties", "long", "ramp", "shift",
                                      "dimension", "special", "layout", "upstream"};
@@ -223,10 +232,15 @@ Case expand(const Recipe& recipe, const Signature& signature, Format storage) {
         for (std::int64_t row = 0; row < rows; ++row) {
           auto values = logit_rows[static_cast<std::size_t>(row)];
           if (has(signature, Role::teacher_logits)) {
-            if (recipe.stratum == "near" || recipe.stratum == "equal" || recipe.stratum == "layout" || recipe.stratum == "upstream" ||
+            const bool special = recipe.stratum == "special";
+            const int side = recipe.variant / 8 % 3;  // of the special values: both vectors, the student's, the teacher's
+            if (special && side > 0) {
+              for (double& v : side == 1 ? teacher_rows[static_cast<std::size_t>(row)] : values)
+                v = round_to(storage, logits.sigma() * random.normal());
+            } else if (recipe.stratum == "near" || recipe.stratum == "equal" || recipe.stratum == "layout" || recipe.stratum == "upstream" ||
                 recipe.stratum == "shift" || recipe.stratum == "long")
               values = near(values, recipe, storage, random);
-            else if (recipe.stratum != "special" || recipe.variant % 2)
+            else if (!special || recipe.variant % 2)
               for (double& v : values) v = std::isfinite(v) ? round_to(storage, logits.sigma() * random.normal()) : v;
           }
           if (broadcast && row > 0)
@@ -353,10 +367,12 @@ Case expand(const Recipe& recipe, const Signature& signature, Format storage) {
         for (std::int64_t i = 0; i < count; ++i) tensor.set(i, recipe.stratum == "merge_empty" && random.chance(0.5));
         break;
     }
-    if (recipe.stratum == "layout" && (spec.role == Role::logits || spec.role == Role::teacher_logits || spec.role == Role::upstream || spec.role == Role::partial_output)) {
-      if (recipe.layout == 4 && spec.shape == Shape::row)
-        for (std::int64_t i = classes; i < count; ++i) tensor.set(i, tensor.get(i % classes));
-      tensor = with_layout(tensor, recipe.layout);
+    if (recipe.stratum == "layout") {
+      if (recipe.layout == 4 && spec.shape != Shape::classes) {
+        const std::int64_t period = spec.shape == Shape::row ? classes : 1;
+        for (std::int64_t i = period; i < count; ++i) tensor.set(i, tensor.get(i % period));
+      }
+      if (recipe.layout != 4 || spec.shape != Shape::classes) tensor = with_layout(tensor, recipe.layout);
     }
     result.inputs[spec.name] = std::move(tensor);
   }

@@ -80,7 +80,7 @@ SelftestResult selftest(const SelftestOptions& options) {
     const Signature& signature = reference->signature();
     if (!options.op.empty() && signature.name != options.op) continue;
     for (const Kernel* kernel : Registry::global().kernels(signature.name))
-      if (kernel->name == options.kernel)
+      if (kernel->name == options.kernel || std::find(kernel->aliases.begin(), kernel->aliases.end(), options.kernel) != kernel->aliases.end())
         for (const Format format : options.formats)
           for (const Mutation& mutation : mutations()) {
             // The narrowest formats are there for what only they can show.

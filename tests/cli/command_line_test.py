@@ -372,6 +372,30 @@ class Exhausting(CommandLine):
         self.refused("exhaust", "softmax", "--dtype", "bf16", "--resume", names="--out")
 
 
+class MutationTesting(CommandLine):
+    def test_mutants_are_killed(self):
+        path = self.folder / "selftest.json"
+        text = self.succeeds(0, "selftest", "softmax", "--dtype", "bf16", "--json", path)
+        self.assertIn("kill rate 100.0 %", text)
+        outcome = json.loads(path.read_text())
+        self.assertEqual(outcome["false_alarms"], 0)
+        self.assertTrue({"stale buffer", "cached plan", "NaN swallowed", "guarded exp"} <= {mutant["mutation"] for mutant in outcome["mutants"]})
+
+    def test_too_few_cases_let_mutants_survive(self):
+        text = self.succeeds(1, "selftest", "softmax", "--dtype", "f32", "--cases", 1)
+        self.assertIn("survived     NaN swallowed", text)
+
+    def test_a_wrong_kernel_is_no_ground(self):
+        text = self.succeeds(1, "selftest", "cross_entropy", "--kernel", "textbook.pytorch", "--dtype", "f32")
+        self.assertIn("false alarm", text)
+
+    def test_bad_requests(self):
+        self.refused("selftest", "softmox", names="softmox")
+        self.refused("selftest", "softmax", "--kernel", "none", names="none")
+        self.refused("selftest", "--kernel", "none", names="none")
+        self.refused("selftest", "--dtype", "f31", names="f31")
+
+
 class Witnesses(CommandLine):
     def test_replay(self):
         path = self.write("collapse.json", COLLAPSE)

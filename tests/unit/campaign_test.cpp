@@ -12,6 +12,7 @@
 #include "fuzz/recipe.hpp"
 #include "oracle/report.hpp"
 #include "oracle/witness.hpp"
+#include "reference/evaluate.hpp"
 #include "tests/case_builder.hpp"
 
 namespace sumzero {
@@ -243,6 +244,16 @@ TEST_F(Campaigns, UnknownNamesAreRefused) {
 }
 
 // Cases are functions of operator, format, seed and index alone.
+/// Strata take turns, and so do the cases that are run again: no stratum may miss them by its place.
+TEST_F(Campaigns, EveryStratumIsRunAgain) {
+  for (const OperatorReference* reference : Registry::global().operators()) {
+    const std::size_t strata = strata_of(reference->signature()).size();
+    std::vector<int> again(strata);
+    for (std::uint64_t index = 0; index < 24 * strata; ++index) again[index % strata] += campaign_reruns(index);
+    for (std::size_t i = 0; i < strata; ++i) EXPECT_GT(again[i], 0) << reference->signature().name << ": " << strata_of(reference->signature())[i];
+  }
+}
+
 TEST_F(Campaigns, CasesAreReproducible) {
   for (const OperatorReference* reference : Registry::global().operators())
     for (std::uint64_t index = 0; index < 60; ++index) {
