@@ -20,6 +20,7 @@
 #include "oracle/file.hpp"
 #include "oracle/json.hpp"
 #include "oracle/report.hpp"
+#include "oracle/survey.hpp"
 #include "oracle/witness.hpp"
 
 namespace sumzero {
@@ -30,6 +31,8 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t batch_size = 64, exhaustive_batch_size = 32;
 /// Properties that call the kernel again run on about one case in this many; the index decides, not the clock.
 constexpr std::uint64_t rerun_every = 3;
+/// One case in this many enters the profile; of an exhaustive run one chunk in the second number.
+constexpr std::uint64_t survey_every = 8, survey_chunks_every = 256;
 constexpr auto save_every = std::chrono::seconds(5);
 constexpr int recipe_budget = 150, minimise_budget = 600;
 /// A campaign ends early after this many cases that killed their worker, and shrinks such a case for this long at most: each
@@ -49,6 +52,7 @@ struct CaseResult {
   std::map<std::string, std::uint64_t> violations;     // by property: 1, or the number of rows of an exhaustive run
   Verdict killed = Verdict::pass;                        // crashed or timed_out
   std::string last_words;
+  Profile profile;
 };
 
 std::map<std::string, std::string> printable(const Contract& contract) {
@@ -198,6 +202,8 @@ class Campaign {
     if (result.refused) result.refusal = examination.run.detail;
     result.judgement = examination.judgement;
     if (result.judged && !exhaustive_) result.classes = classes_of(recipe(result.index), reference_.signature(), input);
+    if (result.judged && Random(~result.index).bits() % (exhaustive_ ? survey_chunks_every : survey_every) == 0)
+      survey(examiner_.judge(), input, examination.run.outputs, result.profile);
     std::set<std::pair<std::string, std::int64_t>> rows;
     for (const Examination::Item& item : examination.items) {
       const std::int64_t row = item.breach ? item.breach->row : item.suspicion.row;
@@ -225,6 +231,7 @@ class Campaign {
       tally_.words.emplace(name(Verdict::refused), Words{result.index, result.refusal});
     }
     if (result.judged && result.judgement.vacuous && result.complaints.empty()) ++counts.mistrusted;
+    counts.profile.join(result.profile);
     for (const std::string& reached : result.classes) ++counts.classes_reached[reached];
     const auto& outputs = reference_.signature().outputs;
     for (std::size_t i = 0; i < outputs.size(); ++i) {

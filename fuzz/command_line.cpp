@@ -34,6 +34,7 @@
 #include "oracle/kernel/worker_kernel.hpp"
 #include "oracle/probe.hpp"
 #include "oracle/report.hpp"
+#include "oracle/report_html.hpp"
 #include "oracle/witness.hpp"
 
 namespace sumzero {
@@ -393,19 +394,24 @@ struct CheckCommand {
   }
 };
 
-std::vector<Report> reports_below(const std::vector<std::string>& places) {
+/// `folders`, if given, receives the folder of every report.
+std::vector<Report> reports_below(const std::vector<std::string>& places, std::vector<std::string>* folders = nullptr) {
   std::vector<Report> reports;
+  const auto read = [&](const fs::path& path) {
+    reports.push_back(read_report(path));
+    if (folders) folders->push_back(path.parent_path().string());
+  };
   for (const std::string& place : places) {
     if (!fs::exists(place)) throw InvalidInput(place + ": no such file or folder; give a folder that `sumzero fuzz --out` wrote");
     if (fs::is_regular_file(place)) {
-      reports.push_back(read_report(place));
+      read(place);
       continue;
     }
     std::set<fs::path> found;
     for (const auto& entry : fs::recursive_directory_iterator(place))
       if (entry.is_regular_file() && entry.path().filename() == "report.json") found.insert(entry.path());
     if (found.empty()) throw InvalidInput(place + ": holds no report.json; give a folder that `sumzero fuzz --out` wrote");
-    for (const fs::path& path : found) reports.push_back(read_report(path));
+    for (const fs::path& path : found) read(path);
   }
   return reports;
 }
@@ -495,17 +501,30 @@ struct GateCommand {
 
 struct ReportCommand {
   std::vector<std::string> places;
-  std::string to;
+  std::string to, baseline, speeds;
   Outputs outputs;
   void add(CLI::App& app) {
     app.add_option("reports", places, "Folders or report.json files")->required();
-    app.add_option("-o", to, "Markdown file; standard output otherwise");
+    app.add_option("-o", to, "HTML (.html) or Markdown file; Markdown on standard output otherwise");
+    app.add_option("--baseline", baseline, "HTML: draw this baseline beside the reports");
+    app.add_option("--speeds", speeds, "HTML: draw errors over the speeds of this file, which `sumzero bench --json` wrote");
     outputs.add(app);
   }
   Exit run() {
-    const std::vector<Report> reports = reports_below(places);
-    if (!to.empty()) write_file(to, markdown(reports));
-    else if (!outputs.quiet) std::cout << markdown(reports);
+    std::vector<std::string> folders;
+    const std::vector<Report> reports = reports_below(places, &folders);
+    const std::string ending = fs::path(to).extension().string();
+    if (ending == ".html" || ending == ".htm") {
+      PageParts parts = page_parts();
+      parts.folders = folders;
+      if (!baseline.empty()) parts.baseline = read_baseline(baseline);
+      if (!speeds.empty()) parts.speeds = read_speeds(speeds);
+      write_file(to, html(reports, parts));
+    } else if (!baseline.empty() || !speeds.empty()) {
+      throw InvalidInput("--baseline and --speeds are drawn into an HTML report; write it with -o FILE.html");
+    } else if (!to.empty()) {
+      write_file(to, markdown(reports));
+    } else if (!outputs.quiet) std::cout << markdown(reports);
     outputs.write(reports);
     return Exit::pass;
   }
@@ -669,7 +688,7 @@ int run(int argc, char** argv) {
   CLI::App* selftest_app = app.add_subcommand("selftest", "Break kernels that are right in known ways: does the tool notice?");
   selftest_command.add(*selftest_app);
   ReportCommand report;
-  CLI::App* report_app = app.add_subcommand("report", "Summarise reports as Markdown, JSON, JUnit XML or SARIF");
+  CLI::App* report_app = app.add_subcommand("report", "Reports as an HTML page with charts, Markdown, JSON, JUnit XML or SARIF");
   report.add(*report_app);
 
   WitnessCommand witness;

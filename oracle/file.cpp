@@ -1,5 +1,6 @@
 #include "oracle/file.hpp"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -79,6 +80,24 @@ std::string read_file(const fs::path& path) {
   }
   text.resize(filled);
   return text;
+}
+
+fs::path executable() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error);
+}
+
+fs::path shared_file(const fs::path& name) {
+  const fs::path beside = executable().parent_path().parent_path() / "share/sumzero" / name;
+  if (fs::exists(beside)) return beside;
+  // A program of somebody else: the files lie beside the library, below one or two folders.
+  Dl_info library;
+  if (::dladdr(reinterpret_cast<const void*>(&shared_file), &library) != 0 && library.dli_fname) {
+    fs::path folder = fs::absolute(library.dli_fname).parent_path();
+    for (int up = 0; up < 3; ++up, folder = folder.parent_path())
+      if (fs::exists(folder / "share/sumzero" / name)) return folder / "share/sumzero" / name;
+  }
+  return beside;
 }
 
 FolderLock::FolderLock(const fs::path& folder) {

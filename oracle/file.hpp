@@ -20,6 +20,11 @@ std::string read_file(const std::filesystem::path& path);
 /// that already holds `text` is left alone. Throws InvalidInput when the folder cannot be written.
 void write_file(const std::filesystem::path& path, std::string_view text);
 
+/// The program that runs.
+std::filesystem::path executable();
+/// A file that is installed beside the tool, in share/sumzero; where there is none, the path where it should be.
+std::filesystem::path shared_file(const std::filesystem::path& name);
+
 /// Keeps other runs out of a folder until it is destroyed or the process ends; creates the folder, and removes what killed
 /// runs left half written. Throws InvalidInput when another run has the folder, or it cannot be written.
 class FolderLock {

@@ -773,6 +773,56 @@ CaseJudgement Judge::judge(const Case& input, const std::vector<Tensor>& outputs
   return result;
 }
 
+template <class N>
+void Judge::survey_rows(const Case& input, const std::vector<Tensor>& outputs, const std::function<void(const SurveyRow&)>& take) const {
+  CaseEvaluator evaluator(reference_, input);
+  RowValues<N> values;
+  values.want_quantities = true;
+  std::vector<double> computed, upper;
+  SurveyRow row;
+  const auto& specs = signature().outputs;
+  for (row.row = 0; row.row < evaluator.rows(); ++row.row) {
+    evaluator.row(row.row, values);
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      row.output = static_cast<int>(i);
+      row.format = format_of(row.output);
+      if (!offered(row.output) || !is_floating(row.format) || reducing(evaluator, specs[i])) continue;
+      magnitudes(values.out[i], upper);
+      entry_bounds(row.output, evaluator.classes(), values.scalars, values.arrays, upper, row.bound, stores_[i]);
+      load_output(outputs[i], specs[i].shape, input, row.row, computed);
+      row.exact.resize(computed.size());
+      row.ulp.resize(computed.size());
+      bool finite = true;
+      for (std::size_t j = 0; j < computed.size(); ++j) {
+        const N exact = attainable(row.format, N(values.out[i][j]));
+        const double middle = midpoint_hint(exact), step = gap(row.format, std::fabs(middle));
+        row.exact[j] = middle;
+        row.ulp[j] = is_special(exact) || std::isnan(computed[j]) || (std::isinf(computed[j]) && row.format == Format::f64)
+                         ? std::nan("")
+                         : midpoint_hint(N(stand_in(row.format, computed[j])) - exact) / step;
+        row.bound[j] /= step;
+        finite = finite && std::isfinite(computed[j]) && std::isfinite(middle);
+      }
+      row.gradient_sum_index.reset();
+      if (specs[i].marks & zero_sum && finite && values.sums_hold[i]) {
+        const Sums layout = sums_of(specs[i].shape, input);
+        for (std::int64_t s = 0; s < layout.count; ++s) {
+          const SumScan scan = scan_sum<N>(layout, s, computed, values.out[i], row.bound, smallest_subnormal(row.format));
+          if (scan.all_zero) continue;
+          row.gradient_sum_index = std::max(row.gradient_sum_index.value_or(0), gradient_sum_index_of(row.format, scan.sum, scan.total, evaluator.classes()));
+        }
+      }
+      take(row);
+    }
+  }
+}
+
+void Judge::survey(const Case& input, const std::vector<Tensor>& outputs, const std::function<void(const SurveyRow&)>& take) const {
+  if (storage_ != Format::f64) return survey_rows<Ball>(input, outputs, take);
+  const WorkingPrecision precision(128);
+  survey_rows<Arb>(input, outputs, take);
+}
+
 CaseJudgement Judge::judge_with_enclosure(const Case& input, const std::vector<Tensor>& outputs, int bits) const {
   CaseJudgement result;
   CaseEvaluator evaluator(reference_, input);

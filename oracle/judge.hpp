@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -67,6 +68,15 @@ struct SumMeasurement {
   std::optional<double> sum_index;
 };
 
+/// One row of one output as charts take it: midpoints of the filter, no verdict.
+struct SurveyRow {
+  int output = 0;
+  std::int64_t row = 0;
+  Format format = Format::f32;
+  std::vector<double> exact, ulp, bound;             ///< of every entry; signed error and bound in ulp
+  std::optional<double> gradient_sum_index;          ///< largest of the row's sums; null where there is none
+};
+
 class Judge {
  public:
   Judge(const OperatorReference& reference, const Kernel& kernel, Format storage);
@@ -77,6 +87,9 @@ class Judge {
 
   /// Judges with the Enclosure at a fixed precision and no filter; the yardstick of the benchmark.
   CaseJudgement judge_with_enclosure(const Case& input, const std::vector<Tensor>& outputs, int bits) const;
+
+  /// Calls `take` for every row of every floating output that the kernel offers, reduced losses aside.
+  void survey(const Case& input, const std::vector<Tensor>& outputs, const std::function<void(const SurveyRow&)>& take) const;
 
   Measurement measure(const Case& input, const std::vector<Tensor>& outputs, int output, std::int64_t row,
                       std::int64_t index) const;
@@ -97,6 +110,8 @@ class Judge {
   template <class N>
   bool judge_row(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, std::int64_t row, RowValues<N>& values,
                  CaseJudgement& result, bool last_tier, std::vector<double>& row_bounds) const;
+  template <class N>
+  void survey_rows(const Case& input, const std::vector<Tensor>& outputs, const std::function<void(const SurveyRow&)>& take) const;
   struct RowBlock;
   bool takes_blocks(const CaseEvaluator& evaluator) const;
   std::vector<std::int64_t> judge_blocks(CaseEvaluator& evaluator, const std::vector<Tensor>& outputs, CaseJudgement& result) const;

@@ -72,7 +72,7 @@ json to_json(const Share& share) {
   return {{"shard", share.shard}, {"shards", share.shards}, {"drawn", share.drawn}, {"cases", share.cases}, {"rows", share.rows},
           {"elements", share.elements}, {"undecided", share.undecided}, {"refused", share.refused}, {"mistrusted", share.mistrusted},
           {"escalated", share.escalated}, {"seconds", number_json(share.seconds)}, {"violation_counts", share.violation_counts},
-          {"classes_reached", share.classes_reached}, {"judged", share.judged}, {"signed_ulps", signed_ulps}};
+          {"classes_reached", share.classes_reached}, {"judged", share.judged}, {"signed_ulps", signed_ulps}, {"profile", to_json(share.profile)}};
 }
 Share share_from(const JsonValue& value) {
   Share share;
@@ -88,6 +88,7 @@ Share share_from(const JsonValue& value) {
   share.classes_reached = counts_from(value.at("classes_reached"));
   share.judged = counts_from(value.at("judged"));
   for (const auto& [output, sum] : value.at("signed_ulps").fields()) share.signed_ulps[output] = sum.number();
+  if (const auto profile = value.find("profile")) share.profile = profile_from_json(*profile);
   return share;
 }
 
@@ -135,6 +136,7 @@ Share Tally::total() const {
     add_all(total.classes_reached, share.classes_reached);
     add_all(total.judged, share.judged);
     add_all(total.signed_ulps, share.signed_ulps);
+    total.profile.join(share.profile);
   }
   return total;
 }

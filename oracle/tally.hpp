@@ -9,9 +9,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-namespace sumzero {
+#include "oracle/profile.hpp"
 
-class JsonValue;
+namespace sumzero {
 
 /// What identifies a violation while its case shrinks.
 struct Complaint {
@@ -37,6 +37,7 @@ struct Share {
   std::map<std::string, std::uint64_t> violation_counts, classes_reached;
   std::map<std::string, std::uint64_t> judged;  ///< elements by output
   std::map<std::string, double> signed_ulps;    ///< sum by output
+  Profile profile;                              ///< of some of the cases
 };
 
 /// Words of the first case that something happened to.

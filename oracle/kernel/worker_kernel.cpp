@@ -27,11 +27,6 @@ namespace fs = std::filesystem;
 constexpr std::size_t alignment = 256;
 constexpr double starting = 6;  // times the limit of a call
 
-fs::path executable() {
-  std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error);
-}
-
 std::vector<std::string> arguments_of(const std::string& text) {
   constexpr std::string_view process = "process:";
   if (text.starts_with(process)) {
@@ -51,7 +46,7 @@ std::vector<std::string> arguments_of(const std::string& text) {
 /// The tool's own, plus the folder of sumzero.py, which is installed beside the tool.
 std::vector<std::string> worker_environment() {
   std::vector<std::string> result;
-  std::string path = (executable().parent_path().parent_path() / "share/sumzero/python").string();
+  std::string path = shared_file("python").string();
   for (char** variable = environ; *variable; ++variable) {
     const std::string_view text = *variable;
     if (text.starts_with("PYTHONPATH=")) path += ":" + std::string(text.substr(11));
